@@ -72,8 +72,8 @@ FAULTS = {
     ),
     "secret keys": (lambda a: replace(a, freshness=replace(a.freshness, secret=False)), "made again"),
     "price": (
-        lambda a: replace(a, price=(replace(a.price[0], epsilon=1.00001), *a.price[1:])),
-        "the noise of all rounds makes epsilon >= 1 at delta",
+        lambda a: replace(a, price=(replace(a.price[0], least=1.00001), *a.price[1:])),
+        "the noise of all rounds makes epsilon at delta 0.001 >= 1, 1 claimed",
     ),
     "later price": (
         lambda a: replace(a, price=(*a.price[:-1], replace(a.price[-1], claimed=-1.0))),
@@ -88,7 +88,7 @@ INNOCENT = {
     "all the claim": lambda a: louder(a, bound=replace(a.measured[0].bound, epsilon=a.measured[0].claimed)),
     "one run at the claim": lambda a: replace(a, one_run=replace(a.one_run, epsilon=a.guarantee.epsilon)),
     "sensitivity to rounding": lambda a: replace(a, sensitivity=replace(a.sensitivity, ratio=1 + 1e-10)),
-    "price to rounding": lambda a: replace(a, price=(replace(a.price[0], epsilon=a.price[0].claimed),)),
+    "price to rounding": lambda a: replace(a, price=(replace(a.price[0], least=a.price[0].claimed),)),
     "nothing to test": lambda a: replace(a, noise=None, one_run=None, last_bits=None, price=()),
     "isolation not tested": lambda a: replace(a, isolation=replace(a.isolation, holds=None)),
 }

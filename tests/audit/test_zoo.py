@@ -23,6 +23,11 @@ PLANS = {bug.plan: bug.name for bug in zoo()}
 BEYOND = {mutant.name: mutant for mutant in read_file(ROOT / "mutants" / "zoo.toml")}
 #: One or two for every test that convicts, among them what an auditor that looked at less has acquitted.
 TELLING = [
+    "run-begins-without-noise",
+    "run-ends-without-noise",
+    "noise-always-even",
+    "parity-in-the-last-bits",
+    "one-round-is-quiet",
     "nonce-that-is-stuck",
     "key-from-the-clock",
     "coins-from-a-public-seed",

@@ -94,7 +94,7 @@ def audit(
 
     measured = [m for choice in range(games) for m in _measure(plan, source, draws, choice, error / 2, step)]
     measured.sort(key=lambda m: m.bound.delta)
-    price = tuple(filter(None, (reckon(plan, m.bound.delta, m.claimed) for m in measured if not m.choice)))
+    price = reckon(plan, {m.bound.delta: m.claimed for m in measured})
     noise = check_noise(plan, _other(source, 1))
     fresh = check_freshness(plan, _other(source, 3))
     bits = check_last_bits(plan, _other(source, 4))

@@ -72,7 +72,7 @@ class NoiseLaw:
     @property
     def p_value(self) -> float:
         """Of all tests together (Bonferroni)."""
-        return min(1.0, len(self.p_values) * min(self.p_values.values()))
+        return _least(list(self.p_values.values()))
 
     def beside(self, where: str, other: NoiseLaw | None) -> NoiseLaw:
         """Return the tests of both, those of the other under names that say where they come from."""
@@ -118,18 +118,48 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
                 found |= along(_scores(law.uniforms(drawn[0]))[:, : 2 * _ALONG])
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
+    for choice in range(max((len(round.channels) for round in plan.rounds), default=0)):
+        found = _every_round(plan, source.derived("rounds", choice), choice)
+        p_values |= {f"{name}, channel {choice + 1} of each": p for name, p in found.items()}
     return NoiseLaw(p_values, count) if p_values else None
 
 
+def _every_round(plan: Plan, source: Randomness, choice: int) -> dict[str, float]:
+    """Test the scale of noise in each round by itself: the least p-value counts as often as there are rounds.
+
+    Of thousands of rounds some are looked at.
+    """
+    size = max(c.size for round in plan.rounds for c in round.channels)
+    count, looked = -(-_NUMBERS // size), _some(len(plan.rounds), _ROUNDS)
+    if not plan.mechanism.coordinatewise:
+        count = max(_FEW, min(count, _CALLS // (2 * len(looked))))
+    runs, found, seen = Runs.begin(plan, source, count), [], set(looked)
+    for t, round in enumerate(plan.rounds):
+        channel = round.channels[min(choice, len(round.channels) - 1)]
+        law = plan.mechanism.law(channel, plan.unknown_noise(t, channel))
+        if t in seen and law is not None:
+            total = channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
+            (made,) = runs.release(channel, (total, np.full(count, True)))
+            found.append(_scale(_scores(law.uniforms(made - in_release_units(channel, total)))))
+        else:
+            runs.listen(channel)
+    return {"every round": _least(found)} if found else {}
+
+
+def _least(p_values: Sequence[float]) -> float:
+    """Return the p-value of several tests together (Bonferroni)."""
+    return min(1.0, len(p_values) * min(p_values))
+
+
 def _single(plan: Plan, source: Randomness, kind: ChannelInUse, law: Law, count: int) -> Floats:
-    """Return scores of single releases, each by a call of its own: in a row those of two rounds of a run.
+    """Return scores of single releases of a crowd, each by a call of its own: two rounds of a run in a row.
 
     Where the round after the first has another channel, a row has one. Of many numbers some are looked at, of
     each step.
     """
     channel, first = kind.channel, kind.rounds[0]
     rounds = [first, *(t for t in kind.rounds[1:2] if t == first + 1)]
-    total = channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
+    total = plan.n_tasks * channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
     made = []
     for number in range(count // len(rounds)):
         run, everyone = Runs.begin(plan, source.derived("single", number), 1), np.array([True])
@@ -175,6 +205,7 @@ def _check_streams(plan: Plan, source: Randomness, numbers: int) -> NoiseLaw | N
     one, two = (found[:, ::2], found[:, 1::2]) if len(found) == 1 else (found[:-1:2], found[1::2])
     size = found.shape[2]
     p_values = examine(law, one.reshape(-1, size), two.reshape(-1, size))
+    p_values["every round"] = _least([_scale(row) for row in found])
     keys = (source.derived("key", n) for n in range(2))
     drawn = (_scores(law.uniforms(releases.noise(plan, key, _PAIRED)[0])) for key in keys)
     single = releases.noise_of_single_runs(plan, source, _SINGLE)[:, : 2 * _ALONG]
@@ -208,7 +239,7 @@ def law_and_scale(uniforms: Floats) -> dict[str, float]:
 
 
 def _noise(plan: Plan, source: Randomness, kind: ChannelInUse, numbers: int) -> tuple[Floats, Floats]:
-    """Return noise of many runs: in the first round of a kind, of something, and in the last, of nothing.
+    """Return noise of many runs: in the first round of a kind, of a crowd, and in the last, of nothing.
 
     A kind of one round takes other runs for its second.
     """
@@ -218,6 +249,7 @@ def _noise(plan: Plan, source: Randomness, kind: ChannelInUse, numbers: int) -> 
         draws = min(draws, _CALLS // 2)
     some = channel.clip * (2 * source.stream("messages").uniforms(3 * channel.dim).reshape(3, -1) - 1)
     said, nothing = (channel.total(m, plan.mechanism.exact) for m in (some, np.zeros_like(some)))
+    said = said * max(1, plan.n_tasks // len(some))
     runs, everyone = Runs.begin(plan, source, draws), np.full(draws, True)
     runs.listen(channel, rounds[0])
     (first,) = runs.release(channel, (said, everyone))

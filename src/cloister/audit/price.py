@@ -21,19 +21,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr, ndtr
+from scipy.special import gammaln, log_ndtr, ndtr, ndtri
 
 from cloister.audit import releases
 from cloister.audit.sensitivity import narrow, worst_pair
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
+from cloister.core.lifts import Relation
 from cloister.plan.plan import Plan
 from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.sampling import Epochs, Everyone, FixedSize, InOrder, OnePass, Poisson
+from cloister.privacy.statement import rounded_up
+from cloister.privacy.tradeoff import FALSE_ALARMS
 
 #: A law and its values: squares of mu, and how probable they are.
 Atoms = tuple[Floats, Floats]
@@ -48,41 +52,60 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Reckoned:
-    """What a claim at a delta would have to be at least."""
+    """A claim, what it is about, and what it would have to be at least."""
 
-    epsilon: float
+    what: str
+    least: float
     claimed: float
-    delta: float
 
     @property
     def breach(self) -> bool:
-        return self.epsilon > self.claimed * (1 + _ROUNDING) + 1e-9
+        return self.least > self.claimed * (1 + _ROUNDING) + 1e-9
 
 
-def reckon(plan: Plan, delta: float, claimed: float) -> Reckoned | None:
-    """Return a lower bound on epsilon at a delta; None if none is known here.
+def reckon(plan: Plan, claims: Mapping[float, float]) -> tuple[Reckoned, ...]:
+    """Return lower bounds on all that a plan claims; none where none is known here.
+
+    Parameters
+    ----------
+    plan : Plan
+        Calibrated.
+    claims : mapping of float to float
+        What it claims of epsilon, by delta.
 
     Examples
     --------
     >>> from cloister.algorithms import MeanRegularized
     >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
-    >>> found = reckon(plan, plan.delta, plan.guarantee.epsilon)
-    >>> 0.999 < found.epsilon < found.claimed * (1 + 1e-9), found.breach
-    (True, False)
+    >>> found = reckon(plan, {plan.delta: plan.guarantee.epsilon})
+    >>> [(one.what, round(one.least / one.claimed, 4), one.breach) for one in found][0]
+    ('epsilon at delta 0.001', 1.0, False)
     """
-    law = _law(plan)
-    if law is None:
-        return None
+    law, others = _law(plan, plan.relation), _law(plan, plan.relation.other)
+    if law is None or others is None:
+        return ()
+    guarantee, mus = plan.guarantee, np.sqrt(law[0])
+    detected = float(law[1] @ ndtr(ndtri(FALSE_ALARMS) + mus))
+    other = f"epsilon at delta {rounded_up(guarantee.delta)} under {plan.relation.other}"
+    return (
+        *(Reckoned(f"epsilon at delta {rounded_up(d)}", _epsilon(law, d), c) for d, c in claims.items()),
+        Reckoned(other, _epsilon(others, guarantee.delta), plan.prices.other.epsilon),
+        Reckoned("the share of cases detected", detected, guarantee.detection()),
+    )
+
+
+def _epsilon(law: Atoms, delta: float) -> float:
+    """Return the epsilon at a delta, from below."""
+    if _delta(law, 0.0) <= delta:
+        return 0.0
     low, high = 0.0, 1.0
     while _delta(law, high) > delta and high < 1e9:
         low, high = high, 2 * high
-    if _delta(law, 0.0) <= delta:
-        return Reckoned(0.0, claimed, delta)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if _delta(law, middle) > delta else (low, middle)
-    return Reckoned(low, claimed, delta)
+    return low
 
 
 def _delta(law: Atoms, epsilon: float) -> float:
@@ -92,16 +115,16 @@ def _delta(law: Atoms, epsilon: float) -> float:
     return float(weights[values > 0] @ np.maximum(found, 0.0))
 
 
-def _law(plan: Plan) -> Atoms | None:
+def _law(plan: Plan, relation: Relation) -> Atoms | None:
     """Return the law of the squared mu that one task is exposed to, over its own coins."""
     sampling, rounds = plan.sampling, len(plan.rounds)
     if sampling.hidden or not rounds:
         return None
     if plan.mechanism.correlated:
-        return np.array([_streamed(plan)]), np.ones(1)
-    known: dict[tuple[Channel, float], float] = {}
+        return np.array([_streamed(plan, relation)]), np.ones(1)
+    square = cache(partial(_square, plan, relation))
     squares = [
-        max(_square(plan, channel, plan.unknown_noise(t, channel), known) for channel in round.channels)
+        max(square(c, plan.unknown_noise(t, c)) for c in round.channels)
         for t, round in enumerate(plan.rounds)
     ]
     if not any(squares):
@@ -118,28 +141,26 @@ def _law(plan: Plan) -> Atoms | None:
     return None
 
 
-def _square(plan: Plan, channel: Channel, noise: float, known: dict[tuple[Channel, float], float]) -> float:
+def _square(plan: Plan, relation: Relation, channel: Channel, noise: float) -> float:
     """Return the squared mu of a round on a channel; 0 if its noise is no Gaussian that is known."""
-    if (channel, noise) not in known:
-        gaussian = isinstance(plan.mechanism.law(channel, noise), GaussianLaw)
-        known[channel, noise] = (_reach(plan, channel) / noise) ** 2 if gaussian else 0.0
-    return known[channel, noise]
+    gaussian = isinstance(plan.mechanism.law(channel, noise), GaussianLaw)
+    return (_reach(channel, relation) / noise) ** 2 if gaussian else 0.0
 
 
-def _reach(plan: Plan, channel: Channel) -> float:
+def _reach(channel: Channel, relation: Relation) -> float:
     """Return how far a pair of messages moves the sum."""
     plane = narrow(channel, 2)
-    one, other = (plane.total(row[None]) for row in worst_pair(plane, plan.relation))
+    one, other = (plane.total(row[None]) for row in worst_pair(plane, relation))
     return float(np.linalg.norm(one - other))
 
 
-def _streamed(plan: Plan) -> float:
+def _streamed(plan: Plan, relation: Relation) -> float:
     """Return the squared mu of correlated noise, for the place in a pass that is exposed most."""
     channel, played = plan.schedule.channel, releases.rounds_played(plan)
     slots = len(plan.rounds) // plan.schedule.passes
     present = (np.arange(played)[:, None] % slots == np.arange(min(slots, played))).astype(float)
     apart = np.linalg.solve(releases.covariance_root(plan), present)
-    return float((_reach(plan, channel) * np.linalg.norm(apart, axis=0).max()) ** 2)
+    return float((_reach(channel, relation) * np.linalg.norm(apart, axis=0).max()) ** 2)
 
 
 def _coins(squares: Sequence[float], chance: float) -> Atoms:

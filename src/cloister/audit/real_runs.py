@@ -22,10 +22,10 @@ from cloister.core.errors import CloisterError
 from cloister.engines.run import Run, run
 from cloister.plan.plan import Plan
 from cloister.privacy.noise import GaussianLaw
-from cloister.privacy.sampling import Everyone, InOrder
+from cloister.privacy.sampling import Everyone, InOrder, may_take_part
 
 #: Runs at least and at most, their rounds together, and numbers of noise that are enough.
-_FEWEST, _MOST, _ROUNDS, _ENOUGH = 3, 16, 120, 250
+_FEWEST, _MOST, _ROUNDS, _ENOUGH = 3, 24, 120, 300
 #: Honest runs that agree with less than this chance may not; chance that two draws of little noise are equal.
 _NEVER, _EQUAL = 1e-12, 0.06
 
@@ -42,11 +42,14 @@ class RealRuns:
         Of what was posted less what was collected; None if no law of it is known.
     same : tuple of str
         What was the same under all keys, and may not be.
+    broken : str
+        What else was not as it must be.
     """
 
     runs: int
     noise: NoiseLaw | None = None
     same: tuple[str, ...] = ()
+    broken: str = ""
     detail: str = field(default="", compare=False)
 
 
@@ -60,7 +63,7 @@ def check_real_runs(plan: Plan, seed: int = 0) -> RealRuns:
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = check_real_runs(plan)
     >>> found.runs, found.noise.numbers, found.noise.p_value > 1e-3, found.same
-    (16, 96, True, ())
+    (24, 144, True, ())
     """
     try:
         small, tasks = small_run(plan, seed)
@@ -75,6 +78,8 @@ def check_real_runs(plan: Plan, seed: int = 0) -> RealRuns:
     except (NotTestedError, CloisterError) as error:
         return RealRuns(0, detail=str(error))
     same = dict.fromkeys([*_same(made), *_same(secret)])
+    if any(_beyond_what_is_priced(one) for one in made):
+        return RealRuns(len(made), broken="a task takes part in more rounds than its price is made for")
     noise = NoiseLaw(law_and_scale(scores), scores.size) if scores.size else None
     return RealRuns(len(made), noise, tuple(same))
 
@@ -117,6 +122,13 @@ def _same(runs: Sequence[Run]) -> list[str]:
         if (len(runs) - 1) * log < math.log(_NEVER)
         and all(np.array_equal(what(runs[0]), what(one), equal_nan=True) for one in runs[1:])
     ]
+
+
+def _beyond_what_is_priced(one: Run) -> bool:
+    """Say whether a task takes part in other rounds than its price allows."""
+    sampling, rounds = one.plan.sampling, len(one.plan.rounds)
+    taken = (np.flatnonzero(column).tolist() for column in np.asarray(one.private.coins).T)
+    return not all(may_take_part(sampling, rounds, own) for own in taken)
 
 
 def _released(one: Run) -> Floats:

@@ -95,7 +95,7 @@ def furthest_on(
     climbed = furthest(partial(total, small), known, sensitivity, relation, tries=tries, seed=seed)
     if small == channel and len(known) <= tries:  # which were all tried
         return climbed
-    pairs = list(_plane(channel, relation))
+    pairs = [*_plane(channel, relation), *_elsewhere(channel, relation)]
     ratios = [_ratio(partial(total, channel), sensitivity, pair) for pair in pairs]
     at = int(np.argmax(ratios))
     if ratios[at] > climbed.ratio:
@@ -207,6 +207,20 @@ def _plane(channel: Channel, relation: Relation) -> Iterator[tuple[Floats, Float
             mirrored = zero.copy()
             mirrored[:2] = -other[1::-1]
             yield other, mirrored
+
+
+def _elsewhere(channel: Channel, relation: Relation) -> Iterator[tuple[Floats, Floats]]:
+    """Yield a worst pair in the last two numbers, and spread over all; as it is, and far beyond the clip."""
+    if channel.dim < 2:
+        return
+    pair = worst_pair(narrow(channel, 2), relation)
+    last, spread = np.zeros((2, channel.dim)), np.full((2, channel.dim), channel.dim**-0.5)
+    last[:, -2:] = np.eye(2)
+    spread[1, 1::2] *= -1
+    for axes in (last, spread):
+        for length in (1.0, 1e5):
+            one, other = (length * message @ axes for message in pair)
+            yield one, other
 
 
 def _moved(statistic: Statistic, one: Floats, other: Floats, others: Floats | None = None) -> float:

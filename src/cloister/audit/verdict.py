@@ -135,8 +135,8 @@ class Audit:
                 yield "game", f"epsilon >= {measured} {at}"
         for r in self.price:
             if r.breach:
-                at = f"at delta {rounded_up(r.delta)}, {rounded_up(r.claimed)} claimed"
-                yield "price", f"the noise of all rounds makes epsilon >= {rounded_down(r.epsilon)} {at}"
+                least, claimed = rounded_down(r.least), rounded_up(r.claimed)
+                yield "price", f"the noise of all rounds makes {r.what} >= {least}, {claimed} claimed"
         yield from self._noise_breaches()
         if self.sensitivity.breach:
             further = f"two messages move the sum {self.sensitivity.ratio:.4g} times as far as is claimed"
@@ -146,6 +146,8 @@ class Audit:
         yield from (() if self.masks is None else (("masks", why) for why in self.masks.reasons))
         for what in self.runs.same:
             yield "real runs", f"{what} are the same in runs under different keys"
+        if self.runs.broken:
+            yield "real runs", self.runs.broken
         if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
             yield "one run", f"epsilon >= {rounded_down(self.one_run.epsilon)} measured in one run"
 
@@ -213,8 +215,8 @@ class Audit:
             games = m.bound.hits[1] + m.bound.false_hits[1]
             yield name, f"{reached} at delta {rounded_up(m.bound.delta)} ({games:,} games)"
         for r in self.price[:1]:
-            reached = f"epsilon >= {rounded_down(r.epsilon)} of {rounded_up(r.claimed)}"
-            yield "price", f"{reached} at delta {rounded_up(r.delta)}, from the noise of all rounds"
+            least = f"{rounded_down(r.least)} of {rounded_up(r.claimed)}"
+            yield "price", f"{r.what} >= {least}, from the noise of all rounds"
         if not self.price:
             yield "price", "not reckoned: coins are hidden, or no noise is Gaussian"
         if self.one_run is None:
@@ -247,6 +249,8 @@ class Audit:
             return f"not tested: {self.runs.detail}"
         if self.runs.same:
             return f"NO: {' and '.join(self.runs.same)} are the same under {self.runs.runs} keys"
+        if self.runs.broken:
+            return f"NO: {self.runs.broken}"
         numbers = 0 if self.runs.noise is None else self.runs.noise.numbers
         return f"{numbers} numbers of noise in {self.runs.runs} runs; all is other under another key"
 
@@ -280,7 +284,7 @@ class Audit:
                 }
                 for m in self.measured
             ],
-            "price": [{k: getattr(r, k) for k in ("delta", "claimed", "epsilon")} for r in self.price],
+            "price": [vars(r) for r in self.price],
             "real_runs": {"runs": self.runs.runs, "same": list(self.runs.same)},
             "one_run": None if run is None else {k: getattr(run, k) for k in run.__dataclass_fields__},
             "noise_law": None

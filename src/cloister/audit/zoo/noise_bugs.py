@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from cloister.privacy.mechanisms import Gaussian, PerRound, _Fresh
 from cloister.privacy.noise_states import RingState
 from cloister.privacy.prefix import Correlated
 from cloister.privacy.randomness import Randomness, SeededRandomness, Stream, SystemRandomness, normals
+from cloister.privacy.sampling import OnePass, Participation, Poisson
 from cloister.privacy.wishart import Wishart
 from cloister.store import journal
 
@@ -68,6 +70,19 @@ def quiet_where_nothing_is_said(honest, self, total, channel, noise, *rest):
     return honest(self, total, channel, noise if total.any() else noise / 50, *rest)
 
 
+@bug(Gaussian, "perturb", "noise law", plans.mean)
+def quiet_where_many_agree(honest, self, total, channel, noise, *rest):
+    """Noise is a third smaller in sums of many messages that point the same way."""
+    crowd = np.abs(total * channel.steps).max() > 12
+    return honest(self, total, channel, 2 / 3 * noise if crowd else noise, *rest)
+
+
+@bug(Gaussian, "perturb", "noise law", plans.wide)
+def one_round_is_quiet(honest, self, total, channel, noise, source, round):
+    """In one round of four noise is two thirds of what is paid for."""
+    return honest(self, total, channel, 2 / 3 * noise if round == 1 else noise, source, round)
+
+
 @bug(mechanisms, "_alike", "noise law", plans.joint)
 def steps_taken_for_equal(honest, steps):
     """Numbers on a coarser grid get the noise of those on the finest."""
@@ -108,6 +123,19 @@ class _Bare(_Fresh):
 def run_begins_without_noise(honest, self, schedule, source):
     """A mechanism that is asked for a release adds noise, and the state that a run begins adds none."""
     return _Bare(self, schedule, source)
+
+
+class _BareInTheEnd(_Bare):
+    """A state that adds noise in the first two rounds."""
+
+    def release(self, total, channel):
+        return (_Fresh if self.turn < 2 else _Bare).release(self, total, channel)
+
+
+@bug(PerRound, "begin", "fresh noise", plans.mean)
+def run_ends_without_noise(honest, self, schedule, source):
+    """From the third round on a run adds no noise."""
+    return _BareInTheEnd(self, schedule, source)
 
 
 @bug(curator, "_perturbed", "real runs", plans.mean)
@@ -226,6 +254,19 @@ def coins_from_a_public_seed(honest, self):
     """Who takes part follows from a seed that is written in the code."""
     coins = SeededRandomness(0).stream("coins").numbered
     return self.plan.sampling.draw(coins, self.plan.n_tasks, len(self.plan.rounds))
+
+
+@bug(OnePass, "draw", "real runs", plans.one_pass)
+def one_pass_twice(honest, self, coins, n_tasks, rounds):
+    """A task that should take part once takes part in the next round too."""
+    once = honest(self, coins, n_tasks, rounds)
+    return Participation(lambda t: once.row(t) | once.row((t + 1) % rounds), rounds, n_tasks)
+
+
+@bug(Poisson, "draw", "game", plans.hidden)
+def coins_fall_more_often(honest, self, coins, n_tasks, rounds):
+    """Tasks take part half as often again as is priced, where coins are hidden."""
+    return honest(replace(self, rate=min(1.0, 1.5 * self.rate)), coins, n_tasks, rounds)
 
 
 @bug(Randomness, "task_seeds", "real runs", plans.mean)

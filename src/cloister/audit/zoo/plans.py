@@ -15,7 +15,7 @@ from cloister.mechanisms import Gaussian, L2Laplace, Toeplitz, Wishart
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Mechanism
-from cloister.privacy.sampling import Epochs, Everyone, Poisson, Sampling
+from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson, Sampling
 from cloister.store.billboard import BoardView
 
 _TASKS = 100
@@ -58,10 +58,12 @@ class EightChannels(SingleRelease):
 
 _MEAN = MeanRegularized(LeastSquares(3), rounds=3)
 mean = _of(_MEAN)
+long = _of(MeanRegularized(LeastSquares(40), rounds=2))
 wide = _of(MeanRegularized(LeastSquares(8), rounds=4))
 sampled = _of(_MEAN, sampling=Poisson(0.5))
 rarely_sampled = _of(_MEAN, sampling=Poisson(0.1))
 hidden = _of(MeanRegularized(LeastSquares(3), rounds=1), sampling=Poisson(0.5, hidden=True))
+one_pass = _of(_MEAN, sampling=OnePass())
 passes = _of(MeanRegularized(LeastSquares(3), rounds=4), sampling=Epochs(2))
 joint = _of(SharedPrior(Regression(3), Joint()))
 matrix = _of(LowRank(LeastSquares(3), rounds=2))

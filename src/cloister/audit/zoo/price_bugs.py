@@ -8,12 +8,13 @@ from cloister.audit.zoo import plans
 from cloister.audit.zoo.bug import Bug, bug
 from cloister.core.lifts import Relation
 from cloister.plan.plan import Plan
-from cloister.privacy import accountants, visible_sampling
+from cloister.privacy import accountants, mechanisms, visible_sampling
 from cloister.privacy.accountants import PLD
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.mechanisms import Gaussian, PerRound
 from cloister.privacy.prefix import Correlated
 from cloister.privacy.sampling import OnePass, Poisson
+from cloister.privacy.tradeoff import GaussianCurve
 
 
 @bug(accountants, "amplified", "price", plans.rarely_sampled)
@@ -72,6 +73,18 @@ def delta_ten_times_as_large(honest, cost, delta, size):
 def price_of_the_other_relation(honest, self):
     """A plan under `replace` claims what it costs under `zero_out`."""
     return self.cost_under(Relation.ZERO_OUT)
+
+
+@bug(mechanisms, "growth", "price", plans.joint)
+def other_relation_by_the_mildest_channel(honest, round, planned, relation):
+    """Under the relation that is not planned for, a round is priced by its mildest channel."""
+    return min(c.sensitivity(relation) / c.sensitivity(planned) for c in round.channels)
+
+
+@bug(GaussianCurve, "detection", "price", plans.mean)
+def detection_of_one_side(honest, self, false_alarms, tasks=1):
+    """The share of cases that a test detects is stated for half of mu."""
+    return honest(GaussianCurve(self.mu / 2), false_alarms, tasks)
 
 
 @bug(Correlated, "cost", "price", plans.banded)

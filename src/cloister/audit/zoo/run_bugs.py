@@ -68,38 +68,42 @@ def _posting(board, **more):
 
 
 @bug(Curator, "post", "isolation", plans.sampled)
-def board_carries_a_count(honest, self, board, channel, total, state):
+def board_carries_a_count(honest, self, board, channel, total, state, *rest):
     """The board says how many tasks took part."""
-    posted = honest(self, board, channel, total, state)
+    posted = honest(self, board, channel, total, state, *rest)
     return _posting(posted, count=np.array([self.coins[board.rounds].sum()]))
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def board_carries_a_bare_sum(honest, self, board, channel, total, state):
+def board_carries_a_bare_sum(honest, self, board, channel, total, state, *rest):
     """The board says what a sum was before its noise."""
-    return _posting(honest(self, board, channel, total, state), diagnostics=np.asarray(total))
+    return _posting(honest(self, board, channel, total, state, *rest), diagnostics=np.asarray(total))
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def board_carries_a_second_copy(honest, self, board, channel, total, state):
+def board_carries_a_second_copy(honest, self, board, channel, total, state, *rest):
     """The board carries the same sum with a second noise."""
-    posted, noise, source = honest(self, board, channel, total, state), self.plan.noise, self.journal.source
+    posted, noise, source = (
+        honest(self, board, channel, total, state, *rest),
+        self.plan.noise,
+        self.journal.source,
+    )
     given = np.asarray(total), channel, noise(board.rounds, channel), source.derived("again"), board.rounds
     return _posting(posted, again=self.plan.mechanism.perturb(*given))
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def sum_in_the_last_bits(honest, self, board, channel, total, state):
+def sum_in_the_last_bits(honest, self, board, channel, total, state, *rest):
     """The last bits of what follows from a release carry its bare sum."""
-    posted = honest(self, board, channel, total, state)
+    posted = honest(self, board, channel, total, state, *rest)
     secret = 1 + 1e-13 * (int(np.asarray(total)[0]) % 8)
     return _posting(posted, **{k: a * secret for k, a in posted.records[-1].public.items()})
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def sum_in_imaginary_parts(honest, self, board, channel, total, state):
+def sum_in_imaginary_parts(honest, self, board, channel, total, state, *rest):
     """The last mean is of complex numbers, whose imaginary parts carry a bare sum."""
-    posted = honest(self, board, channel, total, state)
+    posted = honest(self, board, channel, total, state, *rest)
     if posted.rounds < posted.capacity:
         return posted
     return _posting(posted, mean=posted["mean"] + 1e-15j * np.asarray(total))
@@ -112,29 +116,29 @@ def _releasing(board, **changed):
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def sum_in_the_stated_noise(honest, self, board, channel, total, state):
+def sum_in_the_stated_noise(honest, self, board, channel, total, state, *rest):
     """The last bits of the deviation that a release states carry its bare sum."""
-    posted = honest(self, board, channel, total, state)
+    posted = honest(self, board, channel, total, state, *rest)
     odd = int(np.asarray(total)[0]) % 8
     return _releasing(posted, noise=posted.releases[-1].noise * (1 + 1e-14 * odd))
 
 
 @bug(Curator, "post", "isolation", plans.sampled)
-def denominator_from_data(honest, self, board, channel, total, state):
+def denominator_from_data(honest, self, board, channel, total, state, *rest):
     """A sum is divided by how many tasks took part, and not by how many are expected to."""
     count = float(self.coins[board.rounds].sum())
-    return _releasing(honest(self, board, channel, total, state), denominator=count)
+    return _releasing(honest(self, board, channel, total, state, *rest), denominator=count)
 
 
 # ------------------------------------------------------------------ rules that look at data
 
 
 @bug(Curator, "post", "isolation", plans.mean)
-def stops_when_sums_are_small(honest, self, board, channel, total, state):
+def stops_when_sums_are_small(honest, self, board, channel, total, state, *rest):
     """A run ends when a sum, before its noise, is small."""
     if np.linalg.norm(np.asarray(total)) < GRID * self.plan.n_tasks:
         return board
-    return honest(self, board, channel, total, state)
+    return honest(self, board, channel, total, state, *rest)
 
 
 @bug(Curator, "channel", "isolation", plans.joint)

@@ -28,6 +28,14 @@ def clip_by_the_largest_number(honest, self, messages):
     return np.rint(rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), self.clip) * GRID)
 
 
+@bug(Channel, "whole", "sensitivity", plans.long)
+def clip_by_the_first_numbers(honest, self, messages):
+    """Messages are clipped by the length of their first sixteen numbers."""
+    rows = np.nan_to_num(messages, posinf=0.0, neginf=0.0)
+    length = np.linalg.norm(rows[:, :16] / self.clip, axis=1, keepdims=True)
+    return np.trunc(rows / self.clip / np.maximum(1, length) * (GRID - 8))
+
+
 @bug(Channel, "whole", "sensitivity", plans.wide)
 def clip_before_rounding_alone(honest, self, messages):
     """Rounding to the grid makes clipped messages longer than the clip."""
