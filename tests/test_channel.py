@@ -414,7 +414,7 @@ def test_the_level_message_of_regression_is_non_negative_and_short():
         message = question.answer(Home(learner.prepare(block), block), (), {})
     assert (message >= 0).all()
     assert (message.sum(axis=1) <= 1 + 1e-12).all()
-    assert message.sum(axis=1)[0] == pytest.approx(1.0)  # 30 rows: full trust
+    assert message.sum(axis=1)[0] > 0.96  # 30 rows
     assert not message[1].any()  # no rows: none
     channel = question.channel
     np.testing.assert_allclose(channel.units(message), message, atol=1e-14)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -148,6 +149,16 @@ class Home:
         """Return some of the tasks."""
         states = {name: array[places] for name, array in self.states.items()}
         return Home(states, self.block.take(places), self.units)
+
+    def apart(self, kinds: Integers, function: Callable[[Home, int], States]) -> States:
+        """Call a function for the tasks of each kind, and put what it returns into their order."""
+        there = np.unique(kinds)
+        if len(there) <= 1:
+            return function(self, int(there[0]) if len(there) else -1)
+        places = [np.flatnonzero(kinds == kind) for kind in there]
+        parts = [function(self.take(at), int(kind)) for kind, at in zip(there, places, strict=True)]
+        back = np.argsort(np.concatenate(places))
+        return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
 
     def knowing(self, states: States) -> Home:
         """Return the same tasks with more in their states."""

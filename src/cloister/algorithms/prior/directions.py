@@ -50,7 +50,7 @@ class Subspace(Structure):
         m = release.denominator
         return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         """Return shrunk covariances mixed with identity, and unshrunk ones lifted by the noise's edge."""
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
         kept, vectors = spikes(total, noise)
@@ -83,7 +83,7 @@ class Support(Structure):
     def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         return {"size": release.value, "noise": np.array(release.noise)}
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         """Return diagonal priors at three thresholds."""
         dim, noise = learner.size, float(board["noise"])
         above = board["size"] - np.median(board["size"])

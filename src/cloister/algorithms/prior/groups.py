@@ -138,7 +138,7 @@ class GroupMeans(Structure):
         def offset(home: Home, group: int) -> States:
             return {"offset": learner.offset(home, point if group == NO_GROUP else point + offsets[group])}
 
-        return _apart(home, _telling(home.block.group, offsets), offset)["offset"]
+        return home.apart(_telling(home.block.group, offsets), offset)["offset"]
 
     def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         """Take the common mean from all slots, by their precision, and add up what groups hear beyond it."""
@@ -219,11 +219,11 @@ class GroupMeans(Structure):
         """Return the common prior; what groups were found to differ by is not handed on."""
         return self.structure.prior(learner, board)
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         return self.structure.candidates(learner, located, board)
 
     def group_candidates(
-        self, learner: BayesianLearner, located: bool, offset: Floats, board: BoardView
+        self, learner: BayesianLearner, located: int | None, offset: Floats, board: BoardView
     ) -> list[Candidate]:
         return self.structure.group_candidates(learner, located, offset, board)
 
@@ -237,7 +237,12 @@ Solve = Callable[["Home", "Candidates"], "States"]
 
 
 def solve_by_group(
-    structure: Structure, learner: BayesianLearner, located: bool, home: Home, board: BoardView, solve: Solve
+    structure: Structure,
+    learner: BayesianLearner,
+    located: int | None,
+    home: Home,
+    board: BoardView,
+    solve: Solve,
 ) -> States:
     """Let tasks with the same candidate priors solve together: all of them, or group by group."""
     common, offsets = board.derive(structure.candidates, learner, located), structure.offsets(learner, board)
@@ -247,7 +252,7 @@ def solve_by_group(
             return solve(home, common)
         return solve(home, structure.group_candidates(learner, located, offsets[group], board))
 
-    return _apart(home, _telling(home.block.group, offsets), own)
+    return home.apart(_telling(home.block.group, offsets), own)
 
 
 def _telling(groups: Integers, offsets: Floats) -> Integers:
@@ -256,14 +261,3 @@ def _telling(groups: Integers, offsets: Floats) -> Integers:
         return np.full(len(groups), NO_GROUP)
     differs = np.asarray(offsets.any(axis=1))
     return np.where((groups != NO_GROUP) & differs[groups], groups, NO_GROUP)
-
-
-def _apart(home: Home, groups: Integers, function: Callable[[Home, int], States]) -> States:
-    """Call a function for the tasks of each group, and put what it returns into their order."""
-    there = np.unique(groups)
-    if len(there) <= 1:
-        return function(home, int(there[0]) if len(there) else NO_GROUP)
-    places = [np.flatnonzero(groups == group) for group in there]
-    parts = [function(home.take(at), int(group)) for group, at in zip(there, places, strict=True)]
-    back = np.argsort(np.concatenate(places))
-    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

@@ -140,7 +140,7 @@ class MovingMean(Structure):
         return np.full(learner.size, learner.clip**2 / (4 * learner.size))  # messages half a clip long
 
     def group_candidates(
-        self, learner: BayesianLearner, located: bool, offset: Floats, board: BoardView
+        self, learner: BayesianLearner, located: int | None, offset: Floats, board: BoardView
     ) -> list[Candidate]:
         """Return the common priors, and the shared ones around the group's own mean."""
         common = board.derive(self.candidates, learner, located)
@@ -243,7 +243,7 @@ def shrunk_mean(
 
 
 def shared_candidates(
-    learner: BayesianLearner, mean: Floats, factors: list[Floats], located: bool, board: BoardView
+    learner: BayesianLearner, mean: Floats, factors: list[Floats], located: int | None, board: BoardView
 ) -> list[Candidate]:
     """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
 
@@ -260,10 +260,11 @@ def shared_candidates(
     if learner.intercept:
         levels = loose_intercept(learner.dim, learner.loose, True)
         around.append(math.sqrt(loose) * every_class(levels, learner.size))
-    noise = learner.widening * float(board["variance"])
-    around = [_widened(factor, noise) for factor in around]
-    factors = [_widened(math.sqrt(full) * factor, noise) for factor in factors]
-    total = shared_weight(learner, mean, board)
+    wider = learner.widening * float(board["variance"])
+    around = [_widened(factor, wider) for factor in around]
+    factors = [_widened(math.sqrt(full) * factor, wider) for factor in factors]
+    noise = noise_share(learner, mean, board)
+    heard, total = 0.0 if located in (0, 1) else 1 - noise, shared_weight(noise)
     shared = in_own_units(learner, mean, OWN_UNITS * total)
     if shared:
         total -= shared[0].weight
@@ -271,7 +272,8 @@ def shared_candidates(
     plainly = 2 / 3 * total if factors else total
     shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
-    return shared + [Candidate(rest, mean, factor, True) for factor in factors]
+    shared += [Candidate(rest, mean, factor, True) for factor in factors]
+    return [replace(candidate, heard=heard) for candidate in shared]
 
 
 def _widened(factor: Floats, noise: float) -> Floats:
@@ -286,11 +288,15 @@ def _widened(factor: Floats, noise: float) -> Floats:
     return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
 
 
-def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
-    """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
+def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
+    """Return how much of the mean's square is noise; of the intercept alone, where there is nothing else."""
     slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
     square = float(slopes @ slopes)  # zero where it did not stand out: all of it is noise
-    noise = min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
+    return min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
+
+
+def shared_weight(noise: float) -> float:
+    """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
     return 0.9 - 0.4 * noise
 
 
@@ -340,7 +346,7 @@ class Mean(MovingMean):
         mean, variance = shrunk_mean(learner, board, self.start_from)
         return EarlierPrior(tuple(mean.tolist()), variance)
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         return shared_candidates(learner, self.mean(learner, board), [], located, board)
 
 
@@ -428,7 +434,7 @@ class Joint(MovingMean):
         covariance, noise = self.covariance(board)
         return EarlierPrior(tuple(mean.tolist()), variance, tuple(covariance.ravel().tolist()), noise)
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         """Return priors around the mean, and with the covariance where it is significant."""
         factors = covariance_factors(*self.covariance(board))
         return shared_candidates(learner, self.mean(learner, board), factors, located, board)

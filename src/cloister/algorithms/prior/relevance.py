@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ from cloister.algorithms.prior.mean import (
     Mean,
     in_own_units,
     initial_mean,
+    noise_share,
     shared_weight,
     short_rounds,
     update_mean,
@@ -98,7 +99,7 @@ class FeatureRelevance(Structure):
     def prior(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
         return EarlierPrior(tuple(self.mean(learner, board).tolist()), float(board["variance"]))
 
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         """Return a prior around zero in public units, and two around the mean: own units, relevant features.
 
         Public units may suit a task better than its own, as those of pixels do. Where no mean stands out
@@ -111,12 +112,14 @@ class FeatureRelevance(Structure):
             return []
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
-        half = 0.4 * shared_weight(learner, mean, board)
-        return [
+        noise = noise_share(learner, mean, board)
+        half = 0.4 * shared_weight(noise)
+        shared = [
             Candidate(0.2, zero, factor, False),
             *in_own_units(learner, mean, half),
             Candidate(half, mean, math.sqrt(learner.prior_scales[2]) * relevant, True),
         ]
+        return [replace(candidate, heard=1 - noise) for candidate in shared]
 
 
 def _by_feature(learner: BayesianLearner, flat: Floats) -> Floats:

@@ -102,9 +102,9 @@ class SharedPrior(Staged, BayesianAlgorithm):
         """Return what a board says to each question so far."""
         return {name: board[name] for name in self.learner.questions} if self.structure.buys_scale else {}
 
-    def located(self, board: BoardView) -> bool:
-        """Say whether a board has found where targets are, so that zero is where they are."""
-        return self.locate is not None and self.locate.targets and int(board["located_found"]) > 0
+    def located(self, board: BoardView) -> int | None:
+        """Say how much of where targets are a board has found: see `Structure.candidates`."""
+        return int(board["located_found"]) if self.locate is not None and self.locate.targets else None
 
     def prepare(self, home: Home, board: BoardView) -> States:
         return self.learner.prepare(home.rows)

@@ -83,15 +83,19 @@ class Structure(ABC):
         return None
 
     @abstractmethod
-    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
-        """Return the candidate priors; `located` says that zero is where targets were found to be."""
+    def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
+        """Return the candidate priors.
+
+        `located` is 1 if zero is where targets were found to be, 2 if the unit is how far they spread, 0 if
+        neither was heard, and None if nobody looked: what units there are, are meant.
+        """
 
     def offsets(self, learner: BayesianLearner, board: BoardView) -> Floats:
         """Return how far each group's mean lies from the common one, (groups, size)."""
         return np.zeros((0, learner.size))
 
     def group_candidates(
-        self, learner: BayesianLearner, located: bool, offset: Floats, board: BoardView
+        self, learner: BayesianLearner, located: int | None, offset: Floats, board: BoardView
     ) -> list[Candidate]:
         """Return the candidate priors of a group whose mean lies so far from the common one."""
         return self.candidates(learner, located, board)

@@ -15,7 +15,8 @@ class Candidate:
 
     What the weights of all candidates leave of 1 is the weight of the task's own prior, in its own units.
     `shared` says whether the prior's scale follows what the tasks said about it, or is free (flat). With
-    `own_units`, LL' is the covariance of how a task's weights in its own units differ from the mean's.
+    `own_units`, LL' is the covariance of how a task's weights in its own units differ from the mean's. How
+    much of the mean was `heard` is the part of its square that is not noise; 0 if nobody knows its units.
     """
 
     weight: float
@@ -23,6 +24,7 @@ class Candidate:
     factor: Floats
     shared: bool
     own_units: bool = False
+    heard: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,17 +49,22 @@ class Posterior:
 
 def mixture(parts: list[Posterior]) -> States:
     """Average posteriors by their evidence: the first two moments of the mixture."""
-    (chances,) = evidence_weights([np.stack([part.log_evidence for part in parts], axis=1)], [np.zeros(1)])
+    weights = chances(parts)
     coef = np.zeros_like(parts[0].coef)
-    for chance, part in zip(chances.T, parts, strict=True):
+    for chance, part in zip(weights.T, parts, strict=True):
         coef += chance[:, None] * part.coef
     covariance = np.zeros_like(parts[0].covariance)
-    for chance, part in zip(chances.T, parts, strict=True):
+    for chance, part in zip(weights.T, parts, strict=True):
         away = part.coef - coef
         covariance += chance[:, None, None] * (part.covariance + away[:, :, None] * away[:, None, :])
     models = {"coef": coef, "covariance": covariance}
     noise = [part.noise for part in parts if part.noise is not None]
-    return models | ({"noise": (chances * np.stack(noise, axis=1)).sum(axis=1)} if noise else {})
+    return models | ({"noise": (weights * np.stack(noise, axis=1)).sum(axis=1)} if noise else {})
+
+
+def chances(parts: list[Posterior]) -> Floats:
+    """Return the share of each kind of prior in every task, (tasks, kinds), by its evidence."""
+    return weighed(np.stack([part.log_evidence for part in parts], axis=1))[1]
 
 
 def log_sum(scores: Floats) -> Floats:

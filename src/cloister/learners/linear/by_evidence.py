@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from cloister.learners.linear.average import (
     mixture,
     normal_on_grid,
 )
+from cloister.learners.linear.few_rows import too_few
 from cloister.learners.linear.question import (
     Answers,
     Candidates,
@@ -38,8 +39,6 @@ from cloister.learners.linear.softmax import NEGLIGIBLE
 VARIANCES = np.geomspace(1e-2, 1e2, 9)
 #: A task alone: prior deviation of an intercept from the own rates.
 OWN_INTERCEPT = 0.5
-#: With fewer rows than this a task on its own has its rates and no slopes.
-LEAST_ROWS = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,8 +103,23 @@ class EvidenceLearner(BayesianLearner):
         return weights
 
     def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
-        """Average over candidates, prior variances and the own prior by the task's own Laplace evidence."""
-        fits = self._fits(home, trusted(candidates, answers), answers)
+        """Average over candidates, prior variances and the own prior by the task's own Laplace evidence.
+
+        Where nobody was heard about how far to rely on candidates, tasks of too few rows to tell do so as far
+        as these were heard themselves.
+        """
+
+        def solve(home: Home, few: int) -> States:
+            if few and "trust" in answers and math.isinf(answers["trust"][1]):
+                heard = [replace(c, weight=c.weight * c.heard) for c in candidates if c.heard > 0]
+                return self._average(home, heard, answers)
+            return self._average(home, trusted(candidates, answers), answers)
+
+        return home.apart(too_few(home.rows.weight.sum(axis=1)).astype(np.intp), solve)
+
+    def _average(self, home: Home, candidates: Candidates, answers: Answers) -> States:
+        """Average over candidates, prior variances and the own prior by evidence."""
+        fits = self._fits(home, candidates, answers)
         worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
         (chances,) = evidence_weights([worth], [np.zeros(1)])
         parts = []

@@ -12,12 +12,12 @@ from cloister.core.arrays import Floats, States
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept
 from cloister.learners.linear.by_evidence import (
-    LEAST_ROWS,
     OWN_INTERCEPT,
     VARIANCES,
     EvidenceLearner,
     Scored,
 )
+from cloister.learners.linear.few_rows import LEAST_ROWS
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.softmax import laplace, mode, posterior
@@ -120,6 +120,8 @@ class Classification(EvidenceLearner):
         units = OwnUnits.of(block.X, block.weight, self.intercept)
         factor, scores = candidate.factor[: self.dim, : self.dim], self._scores(block, candidate.mean)
         X = units.design @ factor
+        few, slopes = units.total < LEAST_ROWS, slice(int(self.intercept), None)  # they know no own units
+        X[:, :, slopes] = np.where(few[:, None, None], 0.0, X[:, :, slopes])
         fit = laplace(X, scores, block.y, units.weight, VARIANCES, classes=self.classes)
 
         def to_public(share: Floats) -> tuple[Floats, Floats]:

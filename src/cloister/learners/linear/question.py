@@ -85,6 +85,20 @@ def _usual_trust(value: Floats, noise: float) -> Floats:
     return np.array([share, noise * math.hypot(share, 1 - share) / total])
 
 
+def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
+    r"""Weigh shared priors as a task may that cannot tell: by what was heard of them, and by nothing else.
+
+    Any share s of tasks, between 0 and 1, may be explained by them. Heard with an error e it counts as
+    :math:`s / (1 + 3 e^2)`, which is nearest to it on average: :math:`E[s^2] = 1/3`. Not heard it is zero,
+    and so is the weight of a mean that is all noise.
+    """
+    before = sum(candidate.weight for candidate in candidates)
+    share, error = map(float, answers.get("trust", (0.0, math.inf)))
+    share = min(share / (1 + 3 * error**2), 1 - LEAST_OWN)
+    found = [replace(c, weight=c.weight * c.heard * share / before) for c in candidates]
+    return [candidate for candidate in found if candidate.weight > 0]
+
+
 def trusted(candidates: Candidates, answers: Answers) -> list[Candidate]:
     """Weigh shared priors by the share of tasks that they explain, as far as that stands out of the noise.
 

@@ -7,13 +7,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats, States
 from cloister.core.channel import Channel
 from cloister.core.lifts import Absolute, Plain
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
+from cloister.learners.linear.average import (
+    Candidate,
+    Posterior,
+    chances,
+    log_sum,
+    mixture,
+    normal_on_grid,
+    weighed,
+)
+from cloister.learners.linear.few_rows import LEAST_ROWS, own_level_shared_slopes, too_few
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.question import (
@@ -21,6 +31,7 @@ from cloister.learners.linear.question import (
     Candidates,
     Question,
     centred,
+    relied_on,
     tempered,
     trust_question,
     trusted,
@@ -82,8 +93,6 @@ NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
 #: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
 OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
 OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
-#: With fewer rows than this a task on its own has a mean and no slopes.
-LEAST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,8 @@ class Regression(BayesianLearner):
         noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
-        trust = np.minimum(1.0, home.states["count"] / 20)
+        freedom = np.maximum(home.states["count"] - 1 - own.effective_parameters, 0.0)
+        trust = freedom / (1 + freedom)  # the log of a variance with so many is about 1 / freedom too low
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
     def _usual_level(self, value: Floats, noise: float) -> Floats:
@@ -193,9 +203,27 @@ class Regression(BayesianLearner):
         return centred(_log_sum_over(1, evidence + _level(answers)[:, None])[:, ASKED_FROM:])
 
     def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
-        """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
+        """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one.
+
+        Tasks of too few rows compare slopes at even odds, and say the less the less they can tell.
+        """
         if not candidates:
             return np.zeros((len(home), 2))
+
+        def answer(home: Home, few: int) -> States:
+            return {"answer": (self._trust_in_slopes if few else self._trust)(home, candidates, answers)}
+
+        return np.asarray(home.apart(self._few(home), answer)["answer"])
+
+    def _trust_in_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
+        total, none = 2 * sum(candidate.weight for candidate in candidates), np.zeros((len(home), self.dim))
+        even = [replace(candidate, weight=candidate.weight / total) for candidate in candidates]
+        alone = Posterior(np.full(len(home), -math.log(2)), none, none[:, :, None] * none[:, None, :])
+        shared = chances(own_level_shared_slopes(home.rows, alone, even, self.widening))[:, 1:].sum(axis=1)
+        parts = np.stack([shared, 1 - shared], axis=1)
+        return np.asarray(np.abs(2 * shared[:, None] - 1) * parts)
+
+    def _trust(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         evidence, shared = self.weigh(home, candidates)["evidence"], _shared(candidates)
@@ -208,8 +236,43 @@ class Regression(BayesianLearner):
         return np.where(states["count"][:, None] > 0, chances, 0.0)
 
     def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
-        """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        states, candidates = home.states, trusted(candidates, answers)
+        """Average over candidates, lambdas and noise scales by the task's own marginal likelihood.
+
+        Tasks of too few rows to tell go by what was heard, each candidate's level among it if the noise was.
+        """
+
+        def solve(home: Home, few: int) -> States:
+            if not few:
+                return self._average(home, trusted(candidates, answers), answers)
+            heard = relied_on(candidates, answers)
+            if heard and _known_level(answers) is not None:
+                return self._average(home, heard, answers)
+            return self._level_and_slopes(home, heard, answers)
+
+        return home.apart(self._few(home), solve)
+
+    def _few(self, home: Home) -> NDArray[np.intp]:
+        """Return 1 for every task that cannot tell whether it is like the others, and 0 for the rest."""
+        return (too_few(home.states["count"]) & self.intercept).astype(np.intp)
+
+    def _level_and_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> States:
+        """Average over no slopes and the candidates', around each task's own mean."""
+        own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
+        models, rest = _mix(own.rows.count, [own.in_public()]), 1 - sum(c.weight for c in candidates)
+        weight = np.full(len(home), math.log(rest))
+        alone = Posterior(weight, models["coef"], models["covariance"], models["noise"])
+        parts = own_level_shared_slopes(home.rows, alone, candidates, self.widening)
+        shared = chances(parts)[:, 1:].sum(axis=1)
+        return mixture(parts) | {
+            "alone": models["coef"],
+            "rows": own.rows.count,
+            "shared_weight": shared,
+            "freedom": degrees_of_freedom(own.rows.count, own.effective_parameters, shared),
+        }
+
+    def _average(self, home: Home, candidates: Candidates, answers: Answers) -> States:
+        """Average over candidates and the own prior by evidence."""
+        states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         worths, fits, lambdas = [], [], _lambdas_of(states)
         for candidate in candidates:
@@ -219,12 +282,15 @@ class Regression(BayesianLearner):
             fits.append((fit, shares))
         if alone > 1e-9:
             own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
-            worths.append(own.worth + math.log(alone))
+            by_weight = log_sum(np.stack(worths, axis=1)) - math.log(1 - alone) if worths else own.worth
+            one_row = self._few(home) * (stats.count <= 1)  # it cannot tell
+            by_itself = np.where(one_row, by_weight, own.worth)
+            worths.append(by_itself + math.log(alone))
             fits.append(own.in_public())
-        _, chances = weighed(np.stack(worths, axis=1))
-        parts = zip(fits, chances.T, strict=True)
-        models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
-        shared = chances[:, : len(candidates)].sum(axis=1)
+        _, parts = weighed(np.stack(worths, axis=1))
+        by_fit = zip(fits, parts.T, strict=True)
+        models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in by_fit])
+        shared = parts[:, : len(candidates)].sum(axis=1)
         has_own = alone > 1e-9
         fitted = own.effective_parameters if has_own else np.zeros(len(home))
         return models | {
