@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: With fewer rows than this a task on its own has a level and no slopes.
 LEAST_ROWS = 4
+#: Typical distances of targets from their center in the unit that was found.
+TYPICAL = 3.0
 #: Targets that are left over count as no less than this part of what there was: rounding.
 EXACT = 1e-12
 
@@ -75,6 +77,13 @@ def own_level_shared_slopes(
         parts.append(Posterior(worth, coef, around, alone.noise))
     own = alone.log_evidence + _log_evidence(square, square, block.weight.sum(axis=1))
     return [Posterior(own, alone.coef, alone.covariance, alone.noise), *parts]
+
+
+def with_level(factor: Floats, variance: Floats | float) -> Floats:
+    """Return the factor of a covariance to which so much is added for the level."""
+    both = np.concatenate([factor.T, math.sqrt(variance) * np.eye(1, len(factor))])
+    upper = np.linalg.qr(both).R
+    return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
 
 
 def _slopes(candidates: Sequence[Candidate]) -> list[tuple[Floats, float, Floats]]:

@@ -23,7 +23,13 @@ from cloister.learners.linear.average import (
     normal_on_grid,
     weighed,
 )
-from cloister.learners.linear.few_rows import LEAST_ROWS, own_level_shared_slopes, too_few
+from cloister.learners.linear.few_rows import (
+    LEAST_ROWS,
+    TYPICAL,
+    own_level_shared_slopes,
+    too_few,
+    with_level,
+)
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.question import (
@@ -238,7 +244,8 @@ class Regression(BayesianLearner):
     def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood.
 
-        Tasks of too few rows to tell go by what was heard, each candidate's level among it if the noise was.
+        Tasks of too few rows to tell go by what was heard. If the noise was, candidates' levels are among it:
+        they vary by no less than targets were found to.
         """
 
         def solve(home: Home, few: int) -> States:
@@ -246,6 +253,8 @@ class Regression(BayesianLearner):
                 return self._average(home, trusted(candidates, answers), answers)
             heard = relied_on(candidates, answers)
             if heard and _known_level(answers) is not None:
+                wide = self.widening * self.dim / TYPICAL**2
+                heard = [replace(c, factor=with_level(c.factor, wide)) for c in heard]
                 return self._average(home, heard, answers)
             return self._level_and_slopes(home, heard, answers)
 
