@@ -16,6 +16,7 @@ from cloister.algorithms import (
     Decomposed,
     EntrySparse,
     Independent,
+    Locate,
     LowRank,
     MeanRegularized,
     MetaSGD,
@@ -207,6 +208,18 @@ def test_a_task_of_one_row_follows_the_board():
     done = run(Plan(ChooseAtHome(MEAN, LEARNER, asks=0.1), NoNoise(), n_tasks=30), data)
     part = PARTS @ np.exp(log_prior(done.board["blend"], np.ones(1), NUMBERS))
     np.testing.assert_allclose(done.private.models["coef"][3], part * shared + (1 - part) * alone, atol=1e-9)
+
+
+def test_few_rows_keep_to_themselves_where_the_spread_of_targets_was_not_found():
+    """12 tasks at epsilon 0.5 are heard by nobody: targets in a corner of wide bounds, one to three rows."""
+    rng = np.random.default_rng(0)
+    X = [np.column_stack([np.full(n, 3**-0.5), rng.uniform(-0.5, 0.5, (n, 2))]) for n in (1, 2, 3) * 4]
+    tasks = Tasks.from_list(X, [-0.95 + 1e-3 * rng.normal(size=len(x)) for x in X])
+    joint = ChooseAtHome(MEAN, LEARNER, asks=0.1, locate=Locate())
+    found = run(Plan(joint, n_tasks=12).calibrate(0.5), tasks, random_state=0)
+    assert int(found.board["located_found"]) == 0
+    alone = run(Plan(Independent(LEARNER), NoNoise(), n_tasks=12), tasks)
+    np.testing.assert_allclose(found.private.models["coef"], alone.private.models["coef"], atol=1e-9)
 
 
 @pytest.mark.parametrize(("asks", "alone"), [(0.0, True), (1.0, True), (0.1, False)])

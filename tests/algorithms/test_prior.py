@@ -130,14 +130,14 @@ def test_a_task_at_home_equals_the_dense_formulas(said):
         Candidate(0.5, np.array([0.2, -0.4, 0.9]), 0.3 * np.eye(3), True),
         Candidate(0.2, np.array([0.2, -0.4, 0.9]), rng.normal(size=(3, 3)), True),
     ]
-    (block,) = Tasks.from_list([X, X[:2]], [y, y[:2]]).blocks([np.arange(2)])
+    (block,) = Tasks.from_list([X, X[:4]], [y, y[:4]]).blocks([np.arange(2)])
     model = learner.finish(Home(learner.prepare(block), block), candidates, said)
     scale = np.pad(said.get("scale", np.zeros(len(LAMBDAS) - ASKED_FROM)), (ASKED_FROM, 0), mode="edge")
     level = np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
     if "level" in said and np.isfinite(said["level"][1]):
         level = stats.norm.logpdf(np.log(NOISE_SCALES), *said["level"])
         level -= np.log(np.exp(level).sum())
-    for name, count in ((0, 7), (1, 2)):
+    for name, count in ((0, 7), (1, 4)):
         i = int(np.flatnonzero(block.ids == name)[0])
         center, second, noise = dense(X[:count], y[:count], candidates, level, scale)
         np.testing.assert_allclose(model["coef"][i], center, rtol=1e-8, atol=1e-10)
@@ -202,8 +202,8 @@ def test_own_priors_are_weighed_for_the_same_targets():
 def test_the_board_tells_where_few_rows_cannot():
     """Weights of the own prior follow the share of tasks that shared priors explain, if it was heard."""
     learner, rng = Regression(2), np.random.default_rng(0)
-    X = rows(rng, 2, 2)
-    (block,) = Tasks.from_list([X], [X @ [0.3, 0.5]]).blocks()
+    X = rows(rng, 4, 2)
+    (block,) = Tasks.from_list([X], [X @ [0.3, 0.5] + 0.2 * rng.normal(size=4)]).blocks()
     shared = [Candidate(0.9, np.array([-0.5, -0.5]), 0.05 * np.eye(2), True)]
     home = Home(learner.prepare(block), block)
     (alone,) = learner.finish(home, (), {})["coef"]

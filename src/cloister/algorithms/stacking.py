@@ -28,6 +28,7 @@ from cloister.core.spec import Target
 from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.few_rows import too_few
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
 
@@ -183,7 +184,8 @@ class ChooseAtHome(Around):
     average, each weighed by the likelihood of the held-out rows: :math:`e_k^{-n/2}` for numbers, if n rows
     are predicted with a mean squared error :math:`e_k`, and the product of their probabilities for classes.
     With many rows that is the best of them, with few something of each. A task of one row has nothing to
-    compare by, and keeps the algorithm's.
+    compare by, and keeps the algorithm's. Where tasks were asked, and looked for targets without finding how
+    far they spread, those of one to three rows keep their own.
 
     Parameters
     ----------
@@ -348,7 +350,16 @@ class ChooseAtHome(Around):
         counts = (each * PARTS[1:, None]).sum(axis=1)
         shares = np.concatenate([counts, 1 - sum(counts)[None]])
         usable = np.isfinite(shares).all(axis=0) & (block.weight > 0).any(axis=1)
-        return np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
+        shares = np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
+        if self._spread_known(board):
+            return shares
+        alone = np.arange(len(shares))[:, None] == len(shares) - 1
+        return np.where(too_few(block.weight.sum(axis=1)), alone, shares)
+
+    def _spread_known(self, board: BoardView) -> bool:
+        """Say whether what is shared has known units: else a task of few rows cannot tell how bad it is."""
+        searched = self.locate is not None and self.locate.targets
+        return not searched or int(board["located_found"]) == 2
 
     @property
     def _numbers(self) -> bool:
