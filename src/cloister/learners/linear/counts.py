@@ -27,12 +27,12 @@ from cloister.core.lifts import Plain
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept, normal_on_grid, weighed
 from cloister.learners.linear.by_evidence import (
-    LEAST_ROWS,
     OWN_INTERCEPT,
     VARIANCES,
     EvidenceLearner,
     Scored,
 )
+from cloister.learners.linear.few_rows import LEAST_ROWS
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import PoissonLoss, middle_of
 from cloister.learners.linear.own_units import OwnUnits
