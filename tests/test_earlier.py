@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from typer.testing import CliRunner
 
 from cloister import Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior, Subspace
+from cloister.cli import app
 from cloister.core.findings import EarlierPrior
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
@@ -341,3 +344,39 @@ def test_a_start_made_by_hand_is_no_public_board(kind):
 def test_numbers_that_no_board_has_are_refused(wrong):
     with pytest.raises(PlanError, match="finite"):
         EarlierPrior(**({"mean": (0.0,) * DIM, "variance": 1.0} | wrong))
+
+
+def test_a_head_that_was_typed_in_vouches_for_nothing(kind, first, tmp_path):
+    """Numbers beside somebody's head may be anybody's data; a plan file is as its author says."""
+    for start in (
+        EarlierPrior((0.5,) * DIM, 0.01, source="ab" * 32),
+        replace(first[2], mean=(0.5,) * DIM),  # a true head, and other numbers
+    ):
+        guarantee = planned(kind(start), 1.0).guarantee
+        assert not guarantee.holds
+        assert "verified board" in str(guarantee)
+    plan = planned(kind(first[2]), 1.0)
+    for same in (plan, Plan.load(plan.save(tmp_path / "plan.toml")), copy.deepcopy(plan)):
+        assert "verified board" not in str(same.guarantee)
+        assert same == plan
+
+
+def test_verify_compares_with_the_earlier_run(fitted, tmp_path):
+    earlier = fitted.save(tmp_path / "first", models=False)
+    later = SharedPriorRegressor("school", epsilon=0.2, bounds=BOUNDS, random_state=1, start_from=earlier)
+    folder = later.fit(*table(1)).save(tmp_path / "later", models=False)
+    other = SharedPriorRegressor("school", epsilon=2.0, bounds=BOUNDS, random_state=5).fit(*table(3))
+    elsewhere = other.save(tmp_path / "other", models=False)
+
+    def verify(*words):
+        done = CliRunner().invoke(app, ["verify", *map(str, words)])
+        return done.exit_code, " ".join(done.output.split())
+
+    code, said = verify(folder)
+    assert code == 0
+    assert f"whose board has the head {fitted.billboard_.head.hex()}" in said
+    assert "what it starts from was not compared" in said
+    assert verify(folder, "--earlier", earlier)[0] == 0
+    assert "ok what it starts from is on the earlier board" in verify(folder, "--earlier", earlier)[1]
+    assert verify(folder, "--earlier", elsewhere)[0] == 1
+    assert "NO what it starts from" in verify(earlier, "--earlier", elsewhere)[1]

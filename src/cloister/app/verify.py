@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,11 @@ from cloister.app.folder import (
     read_plan,
     require_folder,
 )
+from cloister.core.document import to_document
 from cloister.core.errors import BillboardError, CloisterError, InputError
+from cloister.core.findings import EarlierPrior
+from cloister.engines.local import one_thread
+from cloister.plan.board_checks import check_board
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import FORMAT, Guarantee
 from cloister.privacy.statement import percent, rounded_up
@@ -30,6 +35,8 @@ from cloister.store.billboard import Billboard
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 #: The files of a journal whose run has ended.
 _JOURNAL = {"plan.toml", "board", "roster"}
+#: What is said of checks that somebody must give something for.
+_UNASKED = {"head": "the head was not compared", "earlier": "what it starts from was not compared"}
 #: The checks that are about other files.
 _BEYOND = {"files", "codebook", "guarantee"}
 
@@ -41,6 +48,8 @@ class Evidence:
     folder: Path
     head: str | None
     types: Collection[object]
+    exact: bool = False
+    earlier: Path | None = None
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
@@ -58,6 +67,21 @@ class Evidence:
     def chosen(self) -> bool:
         """Whether the folder says that the run was chosen among several."""
         return (self.folder / "choice").is_dir()
+
+    @property
+    def starts_earlier(self) -> bool:
+        """Whether the plan starts from an earlier board, or is said to."""
+        return self.earlier is not None or ("plan" in self.passed and self._start is not None)
+
+    @property
+    def _start(self) -> EarlierPrior | None:
+        return self.plan.algorithm.start_from
+
+    @property
+    def boards(self) -> list[tuple[Plan, Billboard]]:
+        """Everything that is posted, with its plan: the run's, and those it was chosen among."""
+        others = () if self.choice is None else zip(self.choice.plans, self.choice.boards, strict=True)
+        return [(self.plan, self.board), *others]
 
     @cached_property
     def head_found(self) -> str:
@@ -83,17 +107,20 @@ class Check:
         return f"{mark}  {self.name}" + (f": {self.detail}" if self.detail else "")
 
 
-def verify_folder(folder: Path, head: str | None, types: Collection[object]) -> tuple[Evidence, list[Check]]:
-    """Check a run's public part, or a finished journal, by computing it again; return what was seen."""
-    require_folder(folder, ("plan.toml", "board"))
-    seen = Evidence(folder, head, types)
+def verify_folder(seen: Evidence) -> list[Check]:
+    """Check a run's public part, or a finished journal, by computing it again; `seen` has what was read.
+
+    Compared are numbers up to rounding, or `exact`ly; and what the run starts from with an `earlier` folder.
+    """
+    require_folder(seen.folder, ("plan.toml", "board"))
     if not seen.journal:
-        require_folder(folder)
-    checks = [_try(key, seen) for key in _CHECKS if key != "choice" or seen.chosen]
+        require_folder(seen.folder)
+    asked = {"choice": lambda: seen.chosen, "earlier": lambda: seen.starts_earlier}
+    checks = [_try(key, seen) for key in _CHECKS if key not in asked or asked[key]()]
     seen.good = all(check.ok is not False for check in checks)  # what was not reached stands below a failure
     if seen.journal and seen.good:
         seen.guarantee = seen.plan.guarantee_on(seen.board)
-    return seen, checks
+    return checks
 
 
 def _try(key: str, seen: Evidence) -> Check:
@@ -104,8 +131,8 @@ def _try(key: str, seen: Evidence) -> Check:
         return Check(name, None, "not reached")
     try:
         detail = test(seen)
-        if key == "head" and seen.head is None:
-            return Check("the head was not compared", None, detail)
+        if key in _UNASKED and getattr(seen, key) is None:
+            return Check(_UNASKED[key], None, detail)
     except CloisterError as error:
         return Check(name, False, str(error))
     except _BROKEN as error:
@@ -183,8 +210,34 @@ def _complete(seen: Evidence) -> str:
 
 
 def _updates_follow(seen: Evidence) -> str:
-    seen.plan.check(seen.board)
-    return ""
+    for threads in (one_thread(), nullcontext()):  # tasks are computed on with one, or elsewhere
+        with threads:
+            if all(check_board(plan, board) for plan, board in seen.boards):
+                return "to the last bit"
+    if seen.exact:
+        raise BillboardError(
+            "it does up to rounding, not to the last bit. On the machine of the run, with its versions and "
+            "threads, something else was written into last bits; elsewhere leave --exact out."
+        )
+    return (
+        "up to rounding, which differs between processors and versions. On the machine of the run, --exact "
+        "compares the last bits too"
+    )
+
+
+def _starts_there(seen: Evidence) -> str:
+    start = seen.plan.algorithm.start_from
+    if seen.earlier is None:
+        assert start is not None
+        return f"give --earlier, the folder of the run whose board has the head {start.source}"
+    if start is None:
+        raise InputError("its plan starts from no earlier board.")
+    require_folder(seen.earlier, ("plan.toml", "board"))
+    plan = read_plan(seen.earlier / "plan.toml", seen.types)
+    found = plan.prior_on(Billboard.load(seen.earlier / "board"))
+    if not _agree(to_document(start), to_document(found)):
+        raise BillboardError(f"it starts from other numbers, or another board, than {seen.earlier} has.")
+    return f"its numbers are what the board in {seen.earlier} says"
 
 
 def _codebook_fits(seen: Evidence) -> str:
@@ -258,6 +311,7 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[Evidence], str]]] = {
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),
     "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
+    "earlier": ("what it starts from is on the earlier board", ("plan",), _starts_there),
     "codebook": ("codebook and groups fit the plan", ("plan",), _codebook_fits),
     "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,28 +19,39 @@ if TYPE_CHECKING:
 def verify(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="The head as you kept it.")] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare to the last bit, on the machine that made the run.")
+    ] = False,
+    earlier: Annotated[
+        Path | None, typer.Option(help="Folder of the run that this one starts from, to compare.")
+    ] = None,
     types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Check a run's public part by computing it again.
 
-    Is the board whole, does it belong to the plan, has every release the noise that was paid for, is the
-    guarantee what the plan gives, and is every public file as it was written? Exit code 1 if not. Hashes
-    show damage and edits; with the head that was printed, signed or published, also whether somebody
-    computed them anew. That the noise was
-    drawn at random cannot be seen from outside: for this the curator is trusted. Of a journal, which is plan
-    and board alone, these are checked.
+    Is the board whole, does it belong to the plan, has every release the noise that was paid for, does
+    everything else follow from the releases, is the guarantee what the plan gives, and is every public file
+    as it was written? Exit code 1 if not. Hashes show damage and edits; with the head that was printed,
+    signed or published, also whether somebody computed them anew.
+
+    Processors add up in other orders, so numbers are compared up to 10^-12 of the largest in their array,
+    below which a curator could hide something; --exact compares every bit. That the noise was drawn at
+    random cannot be seen from outside: for this the curator is trusted. Of a journal, which is plan and
+    board alone, these are checked.
 
     \b
     For example:
       cloister verify exam-run
       cloister verify exam-run --head $(cat exam-run/head.txt)
+      cloister verify exam-run --exact
     """
-    from cloister.app.verify import shown, verify_folder
+    from cloister.app.verify import Evidence, shown, verify_folder
 
     if head is not None and re.fullmatch(r"[0-9a-fA-F]{64}", head) is None:
         raise InputError(f"--head must be 64 hexadecimal digits. Got {shown(head)}. Copy it whole.")
-    seen, checks = verify_folder(folder, head, types or ())
+    seen = Evidence(folder, head, types or (), exact, earlier)
+    checks = verify_folder(seen)
     if json:
         emit(_document(seen, checks))
     else:

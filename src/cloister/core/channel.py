@@ -46,6 +46,8 @@ __all__ = [
 
 #: Fixed point: steps in one clip. Products of two numbers, added over EXACT_ROWS rows, stay below 2^53.
 GRID, EXACT_ROWS = 2**18, 2**17
+#: From so many steps on, dividing by a step and rounding may give a neighbour.
+BEYOND = 2.0**50
 #: Numbers whose squares are added at once on a processor: over more, OpenBLAS calls its other threads.
 ALONE = 2**13
 
@@ -203,6 +205,24 @@ class Channel:
         parts = (slice(at, at + EXACT_ROWS) for at in range(0, max(1, len(rows)), EXACT_ROWS))
         whole = ((xp.asarray(rows[part], dtype=xp.float64), places[part]) for part in parts)
         return sum(xp.asarray(self.lift.placed_sums(*part), dtype=xp.int64) for part in whole)
+
+    def on_grid(self, value: Floats) -> bool:
+        """Say whether a release is a whole number of `steps` in each number, to the last bit.
+
+        Beyond 2^50 steps every float is taken for one.
+
+        Examples
+        --------
+        >>> channel = Channel(2)
+        >>> on = 7 * channel.steps
+        >>> channel.on_grid(on), channel.on_grid(np.nextafter(on, 1.0)), channel.on_grid(-0.0 * on)
+        (True, False, False)
+        """
+        if not np.isfinite(value).all():
+            return False
+        count = np.rint(value / self.steps)
+        whole = np.where(np.abs(count) < BEYOND, (count + 0.0) * self.steps, value)  # no negative zero
+        return bool((np.asarray(value, dtype=np.float64).view(np.int64) == whole.view(np.int64)).all())
 
     def total(self, messages: A, exact: bool = False, groups: Integers | None = None) -> A:
         """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`."""

@@ -6,7 +6,7 @@ All of it is public: a later plan may start from it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class EarlierPrior:
     found : int
         Whether they were: 0 if not, 1 for the place, 2 for the spread as well.
     source : str
-        The head of the earlier board, in hexadecimal digits: whoever has the board can compare.
+        The head of the earlier board, in hexadecimal digits: whoever has the board can compare. One that is
+        typed in vouches for nothing: the guarantee is void unless `plan.prior_on` or a plan file says it.
     doubts : tuple of str
         Reasons why the earlier run's guarantee does not hold; that of a plan which starts from it does not
         hold either.
@@ -77,6 +78,9 @@ class EarlierPrior:
     source: str = ""
     doubts: tuple[str, ...] = ()
     features: tuple[tuple[float, float], ...] = ()
+    #: Whether `plan.prior_on` has read it off a verified board, or a plan file says so. Numbers that somebody
+    #: typed in may be anybody's data, whatever head stands beside them.
+    was_read: bool = field(default=False, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.covariance) not in (0, len(self.mean) ** 2):
@@ -100,6 +104,11 @@ class EarlierPrior:
                 f"Noise must not be negative. Got variance {self.variance} and covariance noise "
                 f"{self.covariance_noise}."
             )
+
+    def mark_read(self) -> EarlierPrior:
+        """Return it, marked as read: for who has verified its board, or reads a plan that says so."""
+        object.__setattr__(self, "was_read", True)
+        return self
 
     @property
     def heard_nothing(self) -> bool:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -278,7 +278,7 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
     Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
     """
     workers = min(blocks, threads or os.cpu_count() or 1)
-    with _libraries(len(sys.modules)).limit(limits=1):
+    with one_thread():
         if workers <= 1:
             yield lambda function, *parts: list(map(function, *parts))
             return
@@ -286,6 +286,12 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
             yield lambda function, *parts: list(
                 (executor.map if len(parts[0]) > 1 else map)(function, *parts)  # one needs no other thread
             )
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Let linear algebra libraries keep to one thread meanwhile: other threads add up in other orders."""
+    limit: AbstractContextManager[object] = _libraries(len(sys.modules)).limit(limits=1)
+    return limit
 
 
 @lru_cache(maxsize=1)
