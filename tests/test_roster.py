@@ -19,7 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.roster import LONGEST, Roster, task_ids, task_name
+from cloister import Tasks
+from cloister.core.roster import LONGEST, GrowingRoster, Roster, task_ids, task_name
+from cloister.engines.run import _joined
 from cloister.errors import InputError
 
 LARGE = 2**53
@@ -177,6 +179,53 @@ def test_one_name_in_two_spellings_is_refused_and_both_are_shown(make, first, se
         task_ids(made)
     shown = [part.split("'")[1] for part in str(caught.value).split(" and ")[:2]]
     assert shown[0] != shown[1]
+
+
+SAME_TO_THE_EYE = {
+    "wide letters": ("Oak 7", "\uff2f\uff41\uff4b\u3000\uff17"),
+    "a ligature": ("Graffiti", "Gra\ufb03ti"),
+    "a sharp s": ("Wei\u00df", "Weiss"),
+    "a large sharp s": ("WEI\u1e9e", "WEISS"),
+    "a space that breaks no line": ("Elm 3", "Elm\u00a03"),
+    "a numeral": ("Ward IV", "Ward \u2163"),
+    "another font": ("Elm", "\U0001d404\U0001d425\U0001d426"),
+    "half as wide": ("\u30ab", "\uff76"),
+    "several at once": ("Stra\u00dfe \ufb01", "\uff33trasse fi"),
+}
+DIFFERENT = [
+    ("Elm", "elm"),
+    ("Ward 2", "Ward\u00b2"),
+    ("1", "\u2460"),
+    ("Muller", "M\u00fcller"),
+    ("Ward 12", "Ward \u00bd"),
+]
+
+
+@pytest.mark.parametrize("which", SAME_TO_THE_EYE)
+def test_other_forms_of_letters_are_no_other_names(which, tmp_path):
+    """One party would count as two; what earlier versions wrote with such names is still read."""
+    names = SAME_TO_THE_EYE[which]
+    growing = GrowingRoster()
+    growing.add(names[0])
+    for refused in (
+        lambda: task_ids(names),
+        lambda: Roster(names),
+        lambda: Tasks.from_arrays(np.zeros((2, 1)), np.zeros(2), names),
+        lambda: growing.add(names[1]),
+    ):
+        with pytest.raises(InputError, match="A task must be spelled in one way"):
+            refused()
+    assert len(task_ids(names, written=True)) == 2
+    growing.add(names[1], written=True)
+    roster = Roster.written(names)
+    assert len(set(roster.names)) == len(set(growing.names)) == 2
+    (tmp_path / "roster").write_text("".join(json.dumps(name) + "\n" for name in roster.names))
+    assert _joined(tmp_path / "roster") == roster
+
+
+@pytest.mark.parametrize("names", DIFFERENT)
+def test_names_that_look_different_are_different(names):
+    assert len(task_ids(names)) == 2
 
 
 @pytest.mark.parametrize(

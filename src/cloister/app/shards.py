@@ -176,7 +176,7 @@ class ParquetShards(Shards):
 
     @cached_property
     def roster(self) -> Roster:
-        return Roster(self._listed.names, self._listed.groups)  # type: ignore[arg-type]
+        return Roster.written(self._listed.names, self._listed.groups)  # type: ignore[arg-type]
 
     @property
     def names(self) -> Array:

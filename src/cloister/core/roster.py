@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from cloister.core.arrays import Array, Floats, Integers
 from cloister.core.errors import InputError, PlanError
+from cloister.core.spelling import look, visible
 
 Name = str | int
 
@@ -65,7 +66,17 @@ class Roster:
     groups: Sequence[Name] | None = None
 
     def __post_init__(self) -> None:
-        ids = task_ids(self.names)
+        self._settle(task_ids(self.names))
+
+    @classmethod
+    def written(cls, names: Sequence[Name], groups: Sequence[Name] | None = None) -> Roster:
+        """Return a roster that a file has: of earlier versions, which let other forms of a letter pass."""
+        found = object.__new__(cls)
+        object.__setattr__(found, "groups", groups)
+        found._settle(task_ids(names, written=True))
+        return found
+
+    def _settle(self, ids: Array) -> None:
         refuse_repeats(ids)
         object.__setattr__(self, "names", tuple(ids.tolist()))
         if self.groups is not None:
@@ -132,22 +143,25 @@ class GrowingRoster:
             raise InputError(f"There is no task {name!r} here. Write it as it is in the roster.")
         return self._places[task_name(name)]
 
-    def checked(self, given: object) -> Name:
-        """Return a new name as it counts; refuse it where `Roster` would refuse it beside the others."""
+    def checked(self, given: object, *, written: bool = False) -> Name:
+        """Return a new name as it counts; refuse it where `Roster` would refuse it beside the others.
+
+        Or, of one that a file has, where `Roster.written` would.
+        """
         name = task_name(given)
         if name in self._places:
             place = self._places[name] + 1
             raise InputError(f"Each task may be here once, and {name!r} is, as number {place}. Name another.")
         first = next(iter(self._places), name)
-        task_ids([first, name])  # all text, or all whole numbers
-        alike = self._spelled.get(_look(str(name)))
+        task_ids([first, name], written=written)  # all text, or all whole numbers
+        alike = self._spelled.get(look(str(name)))
         if alike is not None:
-            task_ids([alike, name])  # says which two look the same
+            task_ids([alike, name], written=written)  # says which two look the same
         return name
 
-    def add(self, given: object) -> None:
-        name = self.checked(given)
-        self._spelled[_look(str(name))] = name
+    def add(self, given: object, *, written: bool = False) -> None:
+        name = self.checked(given, written=written)
+        self._spelled[look(str(name))] = name
         self._places[name] = len(self._places)
 
 
@@ -165,7 +179,7 @@ def task_name(value: object) -> Name:
     return name
 
 
-def task_ids(values: ArrayLike | Sequence[object]) -> Array:
+def task_ids(values: ArrayLike | Sequence[object], *, written: bool = False) -> Array:
     """Return task ids as they count: an array of text or of whole numbers, one entry for each given.
 
     Text is put into Unicode's normal form NFC and loses white space at its ends; UUIDs become text. Whole
@@ -174,7 +188,8 @@ def task_ids(values: ArrayLike | Sequence[object]) -> Array:
     Refused are: missing ids; names of different kinds in one list, such as ``1`` and ``"1"``; floats that are
     not whole, or so large that several whole numbers are written alike; booleans, dates, bytes and anything
     else; empty or very long text; control characters and halves of surrogate pairs, which files cannot hold;
-    and one name in two spellings that look the same.
+    and one name in two spellings that look the same, with wide letters, ligatures or "ss" for the German
+    sharp s, say. What was `written` by earlier versions may differ in such forms.
 
     Examples
     --------
@@ -194,9 +209,9 @@ def task_ids(values: ArrayLike | Sequence[object]) -> Array:
     if kind == "U" and _is_plain(given):
         return given
     if kind in "UT":
-        return _text(given.tolist(), given)
+        return _text(given.tolist(), given, written)
     if kind == "O":
-        return _objects(given)
+        return _objects(given, written)
     if kind in "mM" and np.isnat(given).any():
         raise _missing("NaT")
     raise InputError(f"{_RULE}. Got {_KINDS.get(kind, str(given.dtype))}. Write them as text.")
@@ -211,7 +226,7 @@ def group_labels(values: ArrayLike | Sequence[object]) -> Array:
     (['north', 'south'], ['7', '3'])
     """
     try:
-        return np.array([str(label) for label in task_ids(values).tolist()], dtype=np.str_)
+        return np.array([str(label) for label in task_ids(values, written=True).tolist()], dtype=np.str_)
     except InputError as error:
         raise InputError(f"A group's label is written like a task's name. {error}") from None
 
@@ -273,7 +288,7 @@ def _missing(found: str) -> InputError:
     return InputError(f"Task ids must not be missing: found {found}. Drop those rows or name their task.")
 
 
-def _objects(given: Array) -> Array:
+def _objects(given: Array, written: bool) -> Array:
     values = given.tolist()
     types = set(map(type, values))
     if not all(issubclass(kind, str) for kind in types):
@@ -288,9 +303,9 @@ def _objects(given: Array) -> Array:
         )
     match kinds:
         case [] | ["text"]:
-            return _text([str.__str__(value) for value in values], None)
+            return _text([str.__str__(value) for value in values], None, written)
         case ["UUIDs"]:
-            return _text([str(value) for value in values], None)
+            return _text([str(value) for value in values], None, written)
         case ["whole numbers"]:
             return _integers([int(value) for value in values])
         case ["floats"]:
@@ -341,13 +356,14 @@ def _whole(given: Array) -> Array:
     return given.astype(np.int64)
 
 
-def _text(values: list[str], given: Array | None) -> Array:
+def _text(values: list[str], given: Array | None, written: bool) -> Array:
     """Return text in its normal form; refuse one name in two spellings."""
+    same = visible if written else look
     names: dict[str, str] = {}
     seen: dict[str, str] = {}
     for spelled in dict.fromkeys(values):
         names[spelled] = name = _normal(spelled)
-        first = seen.setdefault(_look(name), spelled)
+        first = seen.setdefault(same(name), spelled)
         if first != spelled:
             raise InputError(
                 f"A task must be spelled in one way. Got {_shown(first, spelled)} and "
@@ -383,7 +399,7 @@ def _normal(spelled: str) -> str:
                     f"pairs. Got {character!a} in {spelled[:LONGEST]!a}. Mend the name in every row."
                 )
     name = unicodedata.normalize("NFC", spelled).strip()
-    if not _look(name):
+    if not visible(name):
         raise InputError(f"A task's name must not be empty. Got {spelled[:LONGEST]!a}. Name the task.")
     if len(name) > LONGEST:
         raise InputError(
@@ -391,14 +407,6 @@ def _normal(spelled: str) -> str:
             f"{name[:20]!a}. Shorten it."
         )
     return name
-
-
-def _look(name: str) -> str:
-    """Return what is seen of a name: without characters of no width, such as a byte order mark."""
-    if name.isascii():
-        return name
-    seen = "".join(character for character in name if unicodedata.category(character) != "Cf")
-    return unicodedata.normalize("NFC", seen).strip()
 
 
 #: The position of a task that belongs to no group: one that comes later, and does not say.

@@ -224,7 +224,7 @@ def _joined(path: Path) -> Roster:
     """Return who took part, or has joined a stream; of a run's journal nobody is listed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     try:
-        return Roster([json.loads(line) for line in lines])
+        return Roster.written([json.loads(line) for line in lines])
     except (ValueError, RecursionError):
         raise InputError(f"{path} must have the name of a task in every line. Restore it.") from None
 

@@ -128,7 +128,7 @@ class TaskStream:
     @property
     def roster(self) -> Roster:
         """Who has joined, in the order of arrival; public."""
-        return Roster(self._arrivals.roster.names)
+        return Roster.written(self._arrivals.roster.names)
 
     @property
     def board(self) -> Billboard:

@@ -143,7 +143,7 @@ class FolderArrivals(Arrivals):
         if kept is None or (kept[:_DIGEST] != names.digest() if count else self._kept(0, _ANY) is not None):
             return False
         for line in lines:
-            self.roster.add(json.loads(line))
+            self.roster.add(json.loads(line), written=True)
         if count:
             self.total = np.frombuffer(kept[_DIGEST:], self.total.dtype)
         self.names = names

@@ -97,7 +97,7 @@ class SignedRoster:
         try:
             document = json.loads(data)
             signature = bytes.fromhex(document.pop("signature"))
-            roster = Roster(document["names"], document["groups"])
+            roster = Roster.written(document["names"], document["groups"])
             found = cls(
                 check_run_name(document["run"]),
                 str(document["plan"]),
