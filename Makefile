@@ -18,7 +18,7 @@ CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store l
 	$(patsubst %,tests/test_%.py,channel document caveats edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes refused stream_noise streams_apart task_stream workers))
 
-.PHONY: help demo docs test test-slow test-machines test-noise test-versions mutants check format clean
+.PHONY: help demo docs test test-slow test-machines test-noise test-versions fuzz mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -65,6 +65,10 @@ test-noise: $(READY)  ## all tests with other noise: none may depend on it, unle
 
 test-versions: $(READY)  ## the core's tests with the oldest and the newest libraries that pyproject.toml allows
 	@env $(MEMORY) $(BIN)/python tests/versions.py $(CORE_TESTS) tests/estimators tests/app tests/tables tests/engines/test_cluster.py
+
+MINUTES ?= 5
+fuzz: $(READY)  ## spoiled files for every reader, MINUTES=5 each: nothing but a sentence may come of one
+	@env $(MEMORY) $(BIN)/python tests/fuzzing.py --minutes $(MINUTES)
 
 mutants: $(READY)  ## break the code in small ways, one at a time: the tests must notice each
 	@$(BIN)/python -m mutants

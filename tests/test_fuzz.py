@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sys
 import tracemalloc
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
+import fuzzing
 import numpy as np
 import pytest
+from fuzz_readers import READERS
+from fuzzing import guarded, spoil_bytes
 
 import cloister
 from cloister import Billboard, CloisterError, Plan, Tasks
@@ -24,26 +26,6 @@ from cloister.store import Release
 from cloister.store.billboard import MAGIC
 from cloister.store.records import END, chained
 from cloister.store.secret import Secret
-
-FORBIDDEN = {
-    "exec",
-    "compile",
-    "os.system",
-    "os.exec",
-    "subprocess.Popen",
-    "pickle.find_class",
-    "ctypes.dlopen",
-}
-TOKENS = [
-    *(b"9" * k for k in (1, 3, 9, 19, 5000)),
-    *(b"-1", b"0", b"nan", b"inf", b"-inf", b"true", b"null", b"1e308", b"1e999", b"0x7f", b"2020-01-01"),
-    *(b'"x"', b"[]", b"{}", b"[[", b"]", b"}", b"\n[", b"=", b'"', b"'", b'"""', b"\\u0000", b"\0", b"\xff"),
-    *(b"[" * 20_000, bytes(32), b"[1000000000,[1]]", b'[1000000000,"a"]', b"[4294967296,268435456]"),
-    *(END, MAGIC, b"<f8", b"|b1", b"|O", b"<U9", b'"run"', b'"__class__"'),
-    *(b'type = "cloister/plan/1"\n', b'type = "Plan"\n', b'"os:system/1"', b'"cloister/module/2"'),
-]  # fmt: skip
-seen_events: list[tuple] = []
-watching = False
 
 
 def small_board() -> Billboard:
@@ -63,63 +45,16 @@ def plans() -> list[Plan]:
     ]
 
 
-def mutate(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    if rng.random() < 0.05:
-        return rng.choice([b"", MAGIC]) + rng.randbytes(rng.randrange(300))
-    out = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        at = rng.randrange(len(out) + 1)
-        stop = min(len(out), at + rng.randrange(12))
-        how = rng.randrange(6)
-        if how == 0 and at < len(out):
-            out[at] ^= 1 << rng.randrange(8)
-        elif how == 1:
-            del out[at:stop]
-        elif how == 2:
-            out[at:at] = rng.choice(TOKENS)
-        elif how == 3:
-            out[at:stop] = rng.choice(TOKENS)
-        elif how == 4:
-            other = rng.choice(others)
-            start = rng.randrange(len(other))
-            out[at:stop] = other[start : start + rng.randrange(400)]
-        else:
-            del out[at:]
-    return bytes(out)
-
-
 def put(path, data):
     path.unlink(missing_ok=True)  # some file systems sync a file that is written over
     path.write_bytes(data)
-
-
-@contextmanager
-def guarded():
-    """Fail if anything is executed, or if a file keeps us for a minute."""
-    global watching
-
-    def hung(*_):
-        raise AssertionError("a file hangs the reader")
-
-    old = signal.signal(signal.SIGALRM, hung)
-    seen_events.clear()
-    watching = True
-    try:
-        yield
-    finally:
-        watching = False
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
-    assert seen_events == []
 
 
 @pytest.fixture(scope="module", autouse=True)
 def audited():
     for name in cloister.__all__:
         getattr(cloister, name)  # importing is executing, and happens before
-    sys.addaudithook(
-        lambda event, told: seen_events.append((event, told)) if watching and event in FORBIDDEN else None
-    )
+    fuzzing.watch()
 
 
 MANY = pytest.mark.parametrize("cases", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
@@ -135,7 +70,7 @@ def test_mutated_boards(cases, tmp_path):
     hashes, refused = [record.hash for record in board.records], 0
     with guarded():
         for _ in range(cases):
-            put(path, mutate(data, rng, others))
+            put(path, spoil_bytes(data, rng, others))
             signal.alarm(60)
             try:
                 assert Billboard.load(path)._bytes() in others
@@ -157,7 +92,7 @@ def forge(data: bytes, rng: random.Random) -> bytes:
         parts = [header, data[stop : stop + size]]
         if rng.random() < 0.4:
             which = rng.randrange(2)
-            parts[which] = mutate(parts[which], rng, [data])
+            parts[which] = spoil_bytes(parts[which], rng, [data])
         head = chained(head, *parts)
         out += [len(parts[0]).to_bytes(8, "little"), *parts, head]
         at = stop + size + 32
@@ -194,7 +129,7 @@ def test_mutated_plans(cases, tmp_path):
     with guarded():
         for _ in range(cases):
             which = rng.randrange(3)
-            put(path, mutate(texts[which], rng, texts))
+            put(path, spoil_bytes(texts[which], rng, texts))
             signal.alarm(60)
             try:
                 plan = read_plan(path)
@@ -216,7 +151,7 @@ def test_mutated_secrets(tmp_path):
     data = path.read_bytes()
     with guarded():
         for _ in range(2000):
-            put(path, mutate(data, rng, [data]))
+            put(path, spoil_bytes(data, rng, [data]))
             signal.alarm(60)
             with suppress(CloisterError):
                 assert isinstance(Secret.read(path), Secret)
@@ -239,3 +174,13 @@ def test_a_header_that_claims_the_world_takes_no_memory(shape, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("cases", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_readers_refuse_what_they_cannot_read(reader, cases):
+    """With a `CloisterError`, and nothing else; `make fuzz` goes on for as long as one likes."""
+    found = fuzzing.fuzz(reader, seed=5, most=cases)
+    assert found.cases == cases
+    assert found.refused > 0
+    assert found.defects == {}, found.examples

@@ -232,6 +232,8 @@ def _stacked(models: list[States], codebook: Codebook) -> States:
     if not models:
         return {"coef": np.zeros((0, ((codebook.classes or 2) - 1) * codebook.width))}
     shared = set.intersection(*(set(model) for model in models))
+    if any(np.shape(model[name]) != np.shape(models[0][name]) for model in models for name in shared):
+        raise InputError("The models of a folder must be of one size. Restore the files that were changed.")
     return {name: np.concatenate([model[name] for model in models]) for name in models[0] if name in shared}
 
 

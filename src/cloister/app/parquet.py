@@ -172,6 +172,11 @@ def written_once(path: Path, batch: Any) -> Any:
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in batch.columns
     ]
+    if any(pa.types.is_nested(column.type) for column in plain):
+        raise ShardError(
+            f"Tasks and labels of {path.name} must be text or whole numbers. Got lists or records. Name "
+            "other columns."
+        )
     found = pa.table(plain, batch.schema.names).group_by(batch.schema.names).aggregate([])
     return pa.table({name: pa.array(_entries(path, name, found[name])) for name in found.column_names})
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -41,6 +42,8 @@ from cloister.tables.rows import encode_table, text_columns
 if TYPE_CHECKING:
     from cloister.cluster import Cluster
 
+#: How the files of shards are called: a bucket, and a file in it.
+_NAME = re.compile(r"\d{5,}/[\w.-]+")
 FORMAT = "cloister shards 1"
 #: A file by which a folder of shards is known that is not complete yet.
 MARK = ".cloister-shards"
@@ -149,8 +152,11 @@ class ParquetShards(Shards):
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             check_format(manifest.get("format"), FORMAT, path)
-            whole = isinstance(manifest["files"], dict) and int(manifest["buckets"]) > 0
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            files = manifest["files"]
+            names = isinstance(files, dict) and all(map(_NAME.fullmatch, files))
+            whole = names and all(isinstance(digest, str) for digest in files.values())
+            whole = whole and int(manifest["buckets"]) > 0 and "sources" in manifest
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             whole = False
         if not whole:
             raise InputError(f"{path} must list the files of shards. Make them with ParquetShards.split.")
@@ -162,14 +168,14 @@ class ParquetShards(Shards):
         path = self.folder / "roster.parquet"
         try:
             table = pa.parquet.read_table(path)
-            return _Listed(
-                np.array(table["task"].to_pylist(), dtype=np.str_),
-                np.asarray(table["bucket"].to_numpy(), dtype=np.int64),
-                np.array(table["group"].to_pylist(), dtype=np.str_)
-                if "group" in table.column_names
-                else None,
-            )
-        except (pa.ArrowException, OSError, KeyError) as error:
+            columns = {name: table[name].to_pylist() for name in table.column_names}
+            kinds = {"task": str, "bucket": int, "group": str}
+            if not all(isinstance(cell, kinds[name]) for name, cells in columns.items() for cell in cells):
+                raise TypeError(columns.keys())
+            groups = np.array(columns["group"], dtype=np.str_) if "group" in columns else None
+            bucket = np.array(columns["bucket"], dtype=np.int64)
+            return _Listed(np.array(columns["task"], dtype=np.str_), bucket, groups)
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise ShardError(
                 f"{path} is not as it was made ({type(error).__name__}). Make the shards anew."
             ) from None
@@ -193,6 +199,8 @@ class ParquetShards(Shards):
     @cached_property
     def positions(self) -> Sequence[Integers]:
         bucket = self._listed.bucket
+        if not len(bucket):
+            return []
         order = np.argsort(bucket, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(bucket[order])) + 1)
 
@@ -239,6 +247,8 @@ class ParquetPart:
     def load(self) -> Tasks:
         """Read, check and encode the rows; sorted by task, and in their order within it."""
         parts = [self._read(self.folder / name, digest) for name, digest in sorted(self.files.items())]
+        if not parts:
+            raise ShardError(f"{self.folder} lacks a shard's files. Make the shards anew.")
         ids = np.unique(np.concatenate([known for known, _, _ in parts]))
         code = np.concatenate([np.searchsorted(ids, known)[at] for known, at, _ in parts])
         table = {name: np.concatenate([part[2][name] for part in parts]) for name in parts[0][2]}

@@ -235,24 +235,44 @@ class TaskModel:
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             check_format(document.get("format"), FORMAT, path)
-            weights, covariance = np.array(document["weights"]), document["covariance"]
+            book, covariance = Codebook.from_dict(document["codebook"], str(path)), document["covariance"]
             prior, alone = document.get("prior"), document.get("alone")  # not in files of earlier versions
+            weights = _numbers(document["weights"], np.size(document["weights"]))
+            if type(document["task"]) is not str or not weights.size or weights.size % book.width:
+                raise ValueError("its task or its weights are of another codebook")
             return cls(
                 document["task"],
-                Codebook.from_dict(document["codebook"], str(path)),
+                book,
                 weights,
-                no_posterior(weights) if covariance is None else np.array(covariance),
-                document["noise"],
-                {name: float(fact) for name, fact in document.get("facts", {}).items()},
-                None if prior is None else Prior(tuple(prior["mean"]), tuple(prior["deviation"])),
-                None if alone is None else np.array(alone),
+                no_posterior(weights) if covariance is None else _numbers(covariance, weights.size, 2),
+                None if document["noise"] is None else float(_numbers(document["noise"], 1, 0)),
+                {str(name): float(fact) for name, fact in document.get("facts", {}).items()},
+                None if prior is None else _prior(prior, weights.size),
+                None if alone is None else _numbers(alone, weights.size),
             )
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InputError(
                 f"{path} is not the model of a task: {error}. Name a file such as exam-run/models/Elm.json."
             ) from None
+
+
+def _numbers(found: object, size: int, axes: int = 1) -> Floats:
+    """Return what a file says as finite numbers, with axes of this length."""
+    array = np.array(found)
+    if array.shape != (size,) * axes or array.dtype.kind not in "if" or not np.isfinite(array).all():
+        raise ValueError(f"numbers of shape {(size,) * axes} are not there")
+    return array.astype(np.float64)
+
+
+def _prior(found: Mapping[str, Any], size: int) -> Prior:
+    deviation = found["deviation"]
+    heard = isinstance(deviation, list) and None not in deviation
+    if not heard and deviation != [None] * size:
+        raise ValueError("deviations of the prior are not there")
+    known = _numbers(deviation, size).tolist() if heard else [None] * size
+    return Prior(tuple(_numbers(found["mean"], size).tolist()), tuple(known))
 
 
 def no_posterior(weights: Floats) -> Floats:

@@ -40,9 +40,17 @@ def namespace(array: object) -> ModuleType:
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
 
 
+#: Of Python's whole numbers, the largest that is a float too.
+_LARGEST = int(np.finfo(np.float64).max)
+
+
 def is_real(value: object) -> bool:
-    """Say whether a setting is one number, of Python or NumPy, that can be compared with others."""
-    return isinstance(value, Real)
+    """Say whether a setting is one number, of Python or NumPy, that can be compared with others.
+
+    Whole numbers beyond the largest float are none: nothing could be computed with them.
+    """
+    fits = not isinstance(value, int) or abs(value) <= _LARGEST
+    return fits and isinstance(value, Real)
 
 
 def is_whole(value: object) -> bool:

@@ -205,6 +205,9 @@ class NodeSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", task_name(self.task))
+        words = (self.operator, self.group or "", self.data or "", self.query or "", self.codebook or "")
+        if not all(isinstance(word, str) for word in words) or not isinstance(self.seed, int | None):
+            raise InputError("What a node's settings say must be words, and the seed a whole number.")
         public_key(self.operator)
 
 

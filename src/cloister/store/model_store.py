@@ -7,7 +7,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,15 +137,21 @@ def read_models(path: Path, tasks: Array | None = None) -> tuple[Array, States]:
         filters = None if tasks is None else [("task", "in", tasks.tolist())]
         table = pq.read_table(path, filters=filters)
         shapes = json.loads(table.schema.metadata[_SHAPES])
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
+        ids = np.array(table["task"].to_pylist())
+        if ids.dtype.kind not in "Uiu" and len(ids):
+            raise TypeError(ids.dtype)
+        return ids, {name: _rows(table[name], len(ids), shape) for name, shape in shapes.items()}
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise InputError(f"{path} is not a file of models, or was edited. Restore it.") from None
-    ids = np.array(table["task"].to_pylist())
-    arrays = {}
-    for name, shape in shapes.items():
-        column = table[name].combine_chunks()
-        flat = column.flatten() if shape else column
-        arrays[name] = flat.to_numpy(zero_copy_only=False).reshape(len(ids), *shape)
-    return ids, arrays
+
+
+def _rows(column: Any, count: int, shape: Sequence[int]) -> Array:
+    """Return a column as an array of numbers with a row for each task."""
+    chunks = column.combine_chunks()
+    flat: Array = (chunks.flatten() if shape else chunks).to_numpy(zero_copy_only=False)
+    if flat.dtype.kind not in "biuf":
+        raise TypeError(flat.dtype)
+    return flat.reshape(count, *shape)
 
 
 def remove_model(path: Path, task: str) -> None:

@@ -117,7 +117,7 @@ def _from_arrow(file: Path, pa: Any, column: Any, as_text: bool) -> Array:
     kind = column.type
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if not as_text and (number or pa.types.is_boolean(kind)):
-        return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     if not as_text and (pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)):
         return np.asarray(column.cast(pa.timestamp("us"), safe=False).to_numpy()).astype("M8[us]")
     return text_column(file, text_cells(file, column))
@@ -128,9 +128,17 @@ def text_cells(file: Path, column: Any) -> list[str]:
     import pyarrow as pa
 
     kind = column.type
+    if pa.types.is_nested(kind):
+        raise InputError(
+            f"A column of {file.name} holds lists or records. Every cell must be one number, text or date: "
+            "leave the column out, or make several of it."
+        )
     if pa.types.is_integer(kind) and not column.null_count:
         column = column.cast(pa.string())
-    cells = column.to_pylist()
+    try:
+        cells = column.to_pylist()
+    except UnicodeDecodeError:
+        raise InputError(f"{file.name} has text that is not UTF-8. Export it again.") from None
     if pa.types.is_integer(kind) or pa.types.is_string(kind):
         return ["" if value is None else str(value) for value in cells]
     if not pa.types.is_floating(kind):

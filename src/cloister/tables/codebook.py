@@ -98,9 +98,10 @@ class Codebook:
             "a codebook must have at least one feature, and different names for features, target and task. "
             f"Got {names}. Rename or remove a column.",
         )
-        pairs = [frozenset(pair) for pair in self.interactions]
+        known = {*self.names}
+        good = all(len({*pair}) == len(pair) == 2 and known.issuperset(pair) for pair in self.interactions)
         require(
-            all(len(pair) == 2 and pair <= {*self.names} for pair in pairs) and len(set(pairs)) == len(pairs),
+            good and len(set(map(frozenset, self.interactions))) == len(self.interactions),
             f"interactions must be pairs of different features, each once. Got {[*self.interactions]}. Write "
             f'interactions = [["age", "sex"]], with names of {[*self.names]}.',
         )
@@ -182,12 +183,15 @@ class Codebook:
             known
             and isinstance(goal, Mapping)
             and isinstance(goal.get("name"), str)
-            and isinstance(rows, Mapping | list),
+            and isinstance(rows, Mapping | list)
+            and isinstance(data.get("task"), str | None),
             f"{source} must have [features.NAME] tables, a [target] table with a name, and optionally task. "
             f"Got the keys {sorted(data)}. Start from Codebook.template.",
         )
         require(
-            isinstance(pairs, list) and all(isinstance(pair, list | tuple) for pair in pairs),
+            isinstance(pairs, list)
+            and all(isinstance(pair, list | tuple) for pair in pairs)
+            and all(isinstance(name, str) for pair in pairs for name in pair),
             f"interactions in {source} must be a list of pairs. Got {pairs!r}. Write "
             'interactions = [["age", "sex"]].',
         )

@@ -379,9 +379,9 @@ class Date(Feature):
             f"missing of {self.name!r} must be a date within its bounds, {self.low} to {self.high}. Got "
             f"{self.missing}. Write a public value that is to stand for missing ones.",
         )
-        known = isinstance(self.parts, list | tuple) and all(part in DATE_PARTS for part in self.parts)
+        known = isinstance(self.parts, list | tuple) and all(part in [*DATE_PARTS] for part in self.parts)
         require(
-            known and 0 < len(self.parts) == len(set(self.parts)),
+            known and 0 < len(self.parts) == len({*map(str, self.parts)}),
             f"parts of {self.name!r} must be some of {', '.join(DATE_PARTS)}, each once. Got {self.parts!r}. "
             'Write parts = ["days", "weekday"], or leave it out.',
         )

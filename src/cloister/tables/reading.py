@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.core import arrays
 from cloister.core.arrays import Array, Floats
 from cloister.core.roster import is_missing
 
@@ -178,7 +179,7 @@ def read_dates(column: Array, spelling: str | None) -> Reading:
 
 
 def is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    return arrays.is_real(value) and not isinstance(value, bool | np.bool_)
 
 
 def as_date(value: Any) -> Any:
