@@ -40,7 +40,7 @@ from cloister.learners import Classification, LeastSquares, Module, Regression
 from cloister.ledger import Ledger
 from cloister.mechanisms import BLT, L2Laplace, Toeplitz
 from cloister.nodes import NodeFolder, NodeSettings
-from cloister.nodes.flower.transport import new_reader, open_answer, open_question, seal_answer, seal_question
+from cloister.nodes.envelopes import new_reader, open_answer, open_question, seal_answer, seal_question
 from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SignedRecord
 from cloister.sampling import Poisson
 from cloister.store.billboard import MAGIC
@@ -454,7 +454,7 @@ def make_envelopes(folder: Path) -> list[Path]:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key, reader = ec.generate_private_key(ec.SECP384R1()), new_reader()
-    asked = seal_question(OPERATOR, "elm", b"round 3", reader)
+    asked = seal_question(OPERATOR, "elm", b"round 3", reader, 1 << 10)
     answer = seal_answer(key, asked, b"a clipped message" * 9)
     KEYS[folder] = key.public_key(), reader, asked
     return [*wrote(folder / "question", asked), *wrote(folder / "answer", answer)]

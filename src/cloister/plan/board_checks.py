@@ -69,12 +69,10 @@ def _check_release(plan: Plan, t: int, release: Release, channel: Channel, exact
     agree = all(map(partial(math.isclose, rel_tol=tolerance), found, priced))
     if not (agree and plan.has_noise(t, channel, release.noise, tolerance)):
         raise BillboardError(f"Release {t} does not have the noise, denominator or share of its plan.")
-    answered = release.answered
-    if (plan.quorum is None) != (answered is None) or not (plan.quorum or 0) <= (
-        answered or 0
-    ) <= plan.n_tasks:
+    least, answered = plan.quorum, release.answered
+    if (least is None) != (answered is None) or not (least or 0) <= (answered or 0) <= plan.n_tasks:
         raise BillboardError(
-            f"Release {t} must be of at least the quorum of its plan, {plan.quorum}. Got {answered}."
+            f"Release {t} must be of at least the quorum of its plan, {least}. Got {answered}."
         )
     if plan.mechanism.exact and not plan.mechanism.correlated and not channel.on_grid(release.value):
         raise BillboardError(

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from cloister.core.channel import Channel, Round
@@ -383,9 +384,8 @@ class Plan:
     def has_noise(self, round: int, channel: Channel, noise: float, tolerance: float = 1e-12) -> bool:
         """Whether a release of this round may say this noise: that of as many shares as may be in a sum."""
         priced = self.mechanism.deviation(self.schedule, round, channel)
-        return bool(
-            np.isclose(noise, self.trust.deviations(priced, self.n_tasks), rtol=tolerance, atol=0).any()
-        )
+        due = self.trust.deviations(priced, self.n_tasks)
+        return bool(np.isclose(noise, due, rtol=tolerance, atol=0).any())
 
     @property
     def relative_noise(self) -> float:
