@@ -159,6 +159,7 @@ def test_the_operators_edition(canary: Path) -> None:
     assert text.count("PRIVATE") == 2
     assert "Private: made of tasks' own models and rows. Publish nothing of this section" in text
     assert "Who gains" in text
+    assert "By how many rows a task has" in text
     assert "How far tasks were drawn together" in text
     assert re.search(r"(narrower|wider) by \d+\s%", text)
     assert "this was expected: at rho" in text
@@ -305,6 +306,9 @@ def test_gains_are_those_of_models_on_rows_held_out(made: Path) -> None:
     data = Tasks.from_arrays(book.encode(table), book.encode_target(table["score"]), table["school"])
     gains = measure_gains(public, data)
     assert gains.left_out == 0
+    sizes = gains.by_rows
+    assert sum(tasks for _, tasks, _, _ in sizes) == len(gains.joined)
+    assert sum(better for _, _, better, _ in sizes) == gains.better
     assert gains.share > 0.5
     assert gains.change < -0.05
     few = data.select(np.arange(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from scipy.special import xlogy
 from cloister.algorithms.bases import Independent
 from cloister.app.predict import Index, class_probabilities, numbers
 from cloister.app.result import TableRun
-from cloister.core.arrays import Array, Floats, States
+from cloister.core.arrays import Array, Floats, Integers, States
 from cloister.core.errors import InputError
 from cloister.core.tasks import Tasks
 from cloister.engines.run import replay
@@ -28,6 +29,8 @@ from cloister.app.fit import own_learner
 from cloister.tables.rows import Rows
 
 SPLITS, TEST = 5, 0.3
+#: Tasks of so many rows, up to the next number, are told of together.
+SIZES = (2, 3, 4, 5, 8, 16, 32)
 #: No mean of counts is less, for nobody: a deviance would be infinite.
 LEAST_MEAN = 1e-3
 #: A relative change that is none.
@@ -46,12 +49,15 @@ class Gains:
         Which error it is.
     left_out : int
         Tasks with too few rows to hold one out.
+    rows : array of shape (tasks,)
+        How many rows each has, those held out included.
     """
 
     joined: Floats
     alone: Floats
     error: str
     left_out: int
+    rows: Integers
 
     def __repr__(self) -> str:
         return f"Gains({len(self.joined)} tasks, private)"
@@ -74,6 +80,18 @@ class Gains:
     def change(self) -> float:
         """Change of the mean error over tasks, relative to that alone."""
         return float(self.joined.mean() / max(float(self.alone.mean()), 1e-300) - 1)
+
+    @property
+    def by_rows(self) -> list[tuple[str, int, int, float]]:
+        """For tasks of about as many rows: how many rows, how many tasks, of which better, and `change`."""
+        ends, found = [*SIZES[1:], None], []
+        for low, end in zip(SIZES, ends, strict=True):
+            there = (self.rows >= low) & (self.rows < (end or math.inf))
+            if there.any():
+                part = Gains(self.joined[there], self.alone[there], self.error, 0, self.rows[there])
+                to = " or more" if end is None else f" to {end - 1}" * (end > low + 1)
+                found.append((f"{low}{to}", len(part.rows), part.better, part.change))
+        return found
 
 
 def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], None] | None = None) -> Gains:
@@ -114,7 +132,7 @@ def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], Non
     if measure.rooted:
         means = {name: np.sqrt(mean) for name, mean in means.items()}
     error = measure.told if book.classes is not None else f"{measure.told} of {book.target.name}"
-    return Gains(means["joined"], means["alone"], error, int((~measured).sum()))
+    return Gains(means["joined"], means["alone"], error, int((~measured).sum()), data.sizes[measured])
 
 
 @dataclass(frozen=True)
