@@ -13,7 +13,7 @@ import pytest
 from cli_helpers import cloister, ok, refused
 from typer.testing import CliRunner
 
-from cloister import Codebook, Ledger, Plan
+from cloister import Codebook, Ledger, Plan, Trust
 from cloister.cli import app
 from cloister.cli.methods import Method
 from cloister.cli.plan_page import Page, PlannerServer
@@ -43,6 +43,29 @@ def test_the_plan_can_be_priced_and_run(work: Path) -> None:
     assert found["detection"] == pytest.approx(0.10, abs=1e-4)
     assert found["algorithm"] == type(Plan.load("plan.toml").algorithm).__name__
     assert (found["method"], found["plan"]) == ("low-rank", "plan.toml")
+
+
+def test_whom_tasks_trust(work: Path) -> None:
+    """Who is named is who the plan is priced against; it runs, and its folder verifies."""
+    secure = ["--trust", "secure-sum", "--dropouts", 2, "--colluders", 3]
+    said = " ".join(ok(*PLAN, *secure).split())
+    assert "in shares that the tasks add at home" in said
+    assert "the curator and 3 of the tasks together detect" in said
+    assert "Add -o plan.toml" in said
+    assert "cloister fit exam.csv" not in said  # which would be another plan
+    pays = {}
+    for given, trust in ((secure, Trust.secure_sum(2, 3)), (["--trust", "silo"], Trust.silo()), ([], None)):
+        found = json.loads(ok(*PLAN, *given, "-o", "plan.toml", "--force", "--json"))
+        pays[len(given)] = found["joining_pays_from"]
+        assert Plan.load("plan.toml").trust == (trust or Trust.curator())
+    assert pays[2] > 3 * pays[6] > 3 * pays[0] > 0
+    ok(*PLAN, "--trust", "secure-sum", "-o", "plan.toml", "--force")
+    ok("fit", "exam.csv", "--codebook", "book.toml", "--plan", "plan.toml", "-o", "planned")
+    assert "nobody sees the message of another task" in ok("verify", "planned") + ok("account", "plan.toml")
+    assert "go with --trust secure-sum" in cloister(*PLAN, "--colluders", 3).stderr
+    assert "plans with a trusted curator" in cloister(*PLAN, "--trust", "silo", "--web").stderr
+    said = refused(*PLAN, "--trust", "secure-sum", "--colluders", 39)
+    assert "2 that neither drop out nor collude" in said
 
 
 def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:

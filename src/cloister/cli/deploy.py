@@ -61,7 +61,7 @@ def init(
     settings = DeploymentSettings(run, address, f"0.0.0.0:{port}", deadline=positive("--deadline", deadline))
     book = None if codebook is None else codebook.read_bytes()
     proposed = Plan.load(plan, types or ())
-    needed = quorum or proposed.quorum or usual_quorum(proposed.n_tasks)
+    needed = quorum or proposed.quorum or usual_quorum(proposed)
     made = create(folder, replace(proposed, quorum=needed), settings, book, trial=True)
     say(
         f"Wrote {folder}. Read {folder / 'README.md'}: it says what to do next, and what nodes need.",
@@ -136,6 +136,9 @@ def try_(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")] = Path("trial"),
     nodes: Annotated[int, typer.Option(help="How many schools take part.", min=2)] = 5,
     epsilon: Annotated[float, typer.Option(help="Budget of each school.")] = 1.0,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Nobody sees a message: only the schools' sum opens.")
+    ] = False,
     json: Json = False,
 ) -> None:
     r"""Try all of it on this machine, with schools of the demo.
@@ -147,7 +150,7 @@ def try_(
     \b
     For example:
       cloister deploy try
-      cloister deploy try ten-schools --nodes 10
+      cloister deploy try ten-schools --nodes 10 --secure
     """
     from cloister.nodes.deploy.deployment import Deployment
     from cloister.nodes.deploy.trial import make_trial, run_trial
@@ -155,9 +158,10 @@ def try_(
     known = (folder / "deploy.toml").exists()
     if not known:
         note(f"Making {nodes} schools with keys, ledgers and approved plans in {folder} ...")
-    made = (
-        Deployment(folder.resolve()) if known else make_trial(folder, nodes, positive("--epsilon", epsilon))
-    )
+    if known:
+        made = Deployment(folder.resolve())
+    else:
+        made = make_trial(folder, nodes, positive("--epsilon", epsilon), secure)
     made_with = {"nodes": (nodes, len(made.keys)), "epsilon": (epsilon, made.ledger.epsilon)}
     for name, (asked, has) in made_with.items():
         if given(context, name) and abs(asked - has) > 0.002:  # a ledger has its epsilon to three places

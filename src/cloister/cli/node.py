@@ -115,7 +115,7 @@ def approve(
     say(
         f"This plan is for {proposed.n_tasks} tasks and {len(proposed.rounds)} release(s); "
         f"{proposed.sampling.describe()}. Task {settings.task!r} sends at most one message a round: "
-        f"{proposed.widest} whole numbers at most, clipped.",
+        f"{proposed.longest_message} whole numbers at most, {_leaves_as(proposed)}.",
         proposed.guarantee,
         budget,
         *([_TRIAL] if trial else []),
@@ -134,6 +134,13 @@ def approve(
     home.approve(proposed, rows, digest, trial, signed)
     kept = "Zeros will be sent for it" if rows is None else f"{len(rows.y)} rows are kept for it in {folder}"
     say(f"Approved. {kept}.", apart=True)
+
+
+def _leaves_as(plan: Plan) -> str:
+    """Say in which form a message leaves."""
+    if plan.trust.masked:
+        return "clipped, with this node's share of the noise, under masks that only the sum of all is rid of"
+    return "clipped, with all of the noise" if plan.trust.at_home else "clipped"
 
 
 _TRIAL = (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cloister.ledger import Ledger
     from cloister.privacy.mechanisms import Mechanism
     from cloister.privacy.sampling import Sampling
+    from cloister.privacy.trust import Trust
     from cloister.tables.codebook import Codebook
 
 
@@ -231,6 +232,39 @@ class RoundOptions(ParticipationOptions):
         }
         made: Mechanism = kinds[self.mechanism]()
         return made
+
+
+class TrustName(StrEnum):
+    """Whom tasks trust with their messages."""
+
+    curator = "curator"
+    secure_sum = "secure-sum"
+    silo = "silo"
+
+
+@dataclass(frozen=True)
+class TrustOptions:
+    """Whom tasks trust with their messages, and who adds the noise."""
+
+    trust: Annotated[
+        TrustName, typer.Option("--trust", help="Who sees messages: a curator, nobody, or nobody bare.")
+    ] = TrustName.curator
+    dropouts: Annotated[
+        int, typer.Option(help="Of a secure sum: how many tasks may fail to answer in a round.")
+    ] = 0
+    colluders: Annotated[
+        int, typer.Option(help="Of a secure sum: how many tasks may collude with the curator.")
+    ] = 1
+
+    @property
+    def value(self) -> Trust:
+        from cloister.privacy.trust import Trust
+
+        if self.trust is TrustName.secure_sum:
+            return Trust.secure_sum(self.dropouts, self.colluders)
+        if (self.dropouts, self.colluders) != (0, 1):
+            raise typer.BadParameter("--dropouts and --colluders go with --trust secure-sum.")
+        return Trust.silo() if self.trust is TrustName.silo else Trust.curator()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cloister.cli.methods import Method
-from cloister.cli.options import AccountOptions, Delta, Detection, Force, Json, Neighbours, codebook_of
+from cloister.cli.options import (
+    AccountOptions,
+    Delta,
+    Detection,
+    Force,
+    Json,
+    Neighbours,
+    TrustOptions,
+    codebook_of,
+)
 from cloister.cli.shell import (
     absent,
     emit,
@@ -121,6 +130,7 @@ def plan(
     context: typer.Context,
     answers: Answers,
     account: AccountOptions,
+    trusted: TrustOptions,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the plan.")] = None,
@@ -144,6 +154,7 @@ def plan(
           --rows 20 -o ten-percent.toml
       cloister plan exam.csv --task school --target score
       cloister plan --tasks 139 --columns 5 --method low-rank --json
+      cloister plan --tasks 24 --columns 5 --trust secure-sum --colluders 3
     """
     data, tasks, codebook = answers.data, answers.tasks, answers.codebook
     if answers.epsilon is not None and answers.detection is not None:
@@ -156,7 +167,9 @@ def plan(
         if json:
             raise typer.BadParameter("Name the table, or give --tasks and --columns.")
         answers = ask(answers)
-    wish = replace(answers.wish(web), relation=relation, delta=delta)
+    wish = replace(answers.wish(web), relation=relation, delta=delta, trust=trusted.value)
+    if web and trusted.value.at_home:
+        raise typer.BadParameter("The page plans with a trusted curator: leave --trust out, or --web.")
     if web:
         from cloister.cli.plan_page import Page, serve
 
@@ -184,7 +197,7 @@ def _document(wish: Wish) -> dict[str, object]:
         "classes": wish.codebook.classes,
         "method": wish.method.value,
         "algorithm": type(plan.algorithm).__name__,
-        "mechanism": plan.mechanism.kind,
+        "mechanism": plan.trust.kind(plan.mechanism.kind),
         "rounds": len(plan.rounds),
         "stages": [asdict(stage) for stage in plan.stages],
         "epsilon": plan.guarantee.epsilon,
@@ -215,9 +228,10 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
     say(
         f"{words}.",
         f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
-        f"{_sentence(plan.algorithm.plain_name)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
-        f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; all others "
-        f"together detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
+        f"{_sentence(plan.algorithm.plain_name)}, {len(plan.rounds)} noisy sums, "
+        f"{plan.trust.kind(plan.mechanism.kind)}.",
+        f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; {_whom(wish)} "
+        f"detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
         "alarms.",
         *([f"The guarantee does NOT hold: {'; '.join(told.reasons)}."] if not told.holds else []),
         f"Expected: {replace(wish.forecast, tasks_needed=None)}",
@@ -235,7 +249,14 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
     )
     if room is not None:
         say(str(room), apart=True)
+    if wish.trust.at_home and file is None and answers.codebook is not None:
+        return say("Add -o plan.toml: cloister fit --plan and cloister deploy init run it.", apart=True)
     _show_next_steps(answers, file)
+
+
+def _whom(wish: Wish) -> str:
+    """Say against whom a plan is priced."""
+    return f"{wish.trust.adversary} together" if wish.trust.at_home else "all others together"
 
 
 def _sentence(name: str) -> str:

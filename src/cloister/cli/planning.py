@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from cloister.plan.forecast import (
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
 from cloister.privacy.tradeoff import GaussianCurve
+from cloister.privacy.trust import Trust
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical, Numeric
 
@@ -72,7 +73,7 @@ class Wish:
         How tasks learn together.
     rows : float, optional
         A public guess at how many rows a typical task has. It moves the forecast, and never the plan.
-    relation, delta : Relation, float
+    relation, delta, trust : Relation, float, Trust
         As in a plan.
     """
 
@@ -83,6 +84,7 @@ class Wish:
     rows: float | None = None
     relation: Relation = Relation.REPLACE
     delta: float | None = None
+    trust: Trust = field(default_factory=Trust.curator)
 
     def __post_init__(self) -> None:
         if not 2 <= self.tasks <= MOST_TASKS:
@@ -99,7 +101,9 @@ class Wish:
         settings: dict[str, Any] = {"relation": self.relation.value}
         settings |= {} if self.delta is None else {"delta": self.delta}
         plan = kind(epsilon=self.target.epsilon, **settings).plan(self.tasks, self.codebook)
-        return plan if self.target.detection is None else self.target.calibrate(plan)
+        if not self.trust.at_home:
+            return plan if self.target.detection is None else self.target.calibrate(plan)
+        return self.target.calibrate(replace(plan, trust=self.trust))
 
     @cached_property
     def forecast(self) -> Forecast:
@@ -112,7 +116,23 @@ class Wish:
     @property
     def pays_from(self) -> int:
         """About how many tasks make half of the gain dependable at this epsilon."""
+        if self.trust.at_home:
+            return self._pays_from_at_home
         return dependable_from(self.tasks, *self.plan.main_rounds, self._telling)
+
+    @property
+    def _pays_from_at_home(self) -> int:
+        """Return the same where tasks add the noise, of which there is more the more they are."""
+        (mu, dim), epsilon = self.plan.main_rounds, self.plan.guarantee.epsilon
+        share = mu * self.trust.deviation(1.0, self.tasks) / self._mu
+        count = max(4, self.tasks - self.trust.parts(self.tasks) + 2) if self.trust.masked else 4
+        while count < MOST_TASKS:
+            heard = share * tradeoff.mu(epsilon, default_delta(count)) / self.trust.deviation(1.0, count)
+            if heard >= dependable_mu(count, dim, self._telling):
+                break
+            count = math.ceil(1.1 * count)
+        unit = int(10 ** max(0, math.floor(math.log10(count)) - 1))
+        return math.ceil(count / unit) * unit
 
     @property
     def epsilon_needed(self) -> float:

@@ -22,6 +22,7 @@ from cloister.engines.workers import check_groups
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import REFUSAL, Reply, ReplyKind, Request, RequestKind
 from cloister.nodes.node_folder import Approval, KeptBoard, NodeFolder
+from cloister.nodes.noise_shares import NoiseShares, check_between_nodes
 from cloister.plan.plan import Plan
 from cloister.privacy.sampling import may_take_part
 from cloister.store.billboard import Billboard
@@ -226,6 +227,8 @@ class Node:
         work = self._work(folder, plan, approval, request)
         self._charge(folder, signed, plan, board)
         row = work.message(board)
+        if plan.trust.at_home:
+            row = NoiseShares(self.home, folder, signed, approval, plan).added(board, row)
         return Reply(ReplyKind.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
 
     def _folder(self, run: str) -> Path:
@@ -267,7 +270,7 @@ class Node:
             plan = approval.plan(self.types)
             if plan.fingerprint != fingerprint:
                 raise InputError(f"{approval.folder} holds another plan than was approved. Approve it anew.")
-            plan.trust.check_plain_messages()
+            check_between_nodes(plan)
             self._plans[fingerprint] = known = approval, plan
         return known
 

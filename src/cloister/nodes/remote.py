@@ -26,9 +26,11 @@ from cloister.nodes.messages import (
     SignedRecord,
     reply_size,
 )
+from cloister.nodes.noise_shares import check_between_nodes
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import Caveat
 from cloister.privacy.chacha_proposals import Sampler, on_processor
+from cloister.privacy.noise_states import NoisySum
 from cloister.privacy.randomness import SeededRandomness
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import SavedState
@@ -82,12 +84,14 @@ class RemoteNodes:
     Privacy
     -------
     Every message is checked exactly (whole numbers, their number, their norm on the grid), and lifted and
-    summed here. One that is malformed, of another round or board, from a node that was not asked, given twice
-    and differently, or not there in time counts as zero; noise and price stay as they are. Where tasks are
+    summed here; if the plan's `trust` has nodes add the noise, nothing but its length can be checked. One
+    that is malformed, of another round or board, from a node that was not asked, given twice and
+    differently, or not there in time counts as zero; noise and price stay as they are. Where tasks are
     sampled independently, all are asked in all rounds: nodes draw their own coins, and send zeros if they
-    have none. If the plan has a quorum, a round of which fewer messages count is not posted, and those that
-    are missing are asked again, until there are enough. The board says of how many each release is. That is
-    public, and bears on no rows as long as no node is away because of its rows: whose rows fail sends zeros.
+    have none. If the plan has a quorum, a round of which fewer messages count is not posted, and those
+    that are missing are asked again, until there are enough; masked messages are waited for until all are
+    there. The board says of how many each release is. That is public, and bears on no rows as long as no
+    node is away because of its rows: whose rows fail sends zeros.
 
     Examples
     --------
@@ -125,6 +129,8 @@ class RemoteNodes:
         check_whole(plan)
         _check_plan(plan)
         keys = tuple(self.keys[str(name)] for name in tasks) if self.keys else ()
+        if plan.trust.masked and not keys:
+            raise InputError("Messages are masked by the keys of all nodes. Got none. Pass keys=.")
         signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook, keys)
         log = self.log or logging.getLogger("cloister.nodes").warning
         yield RemoteNodeWorkers(plan, signed, self.transport, self.operator, self.deadline, log)
@@ -160,7 +166,7 @@ class RemoteNodeWorkers:
     zeros: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.longest = reply_size(self.plan.widest)
+        self.longest = reply_size(self.plan.longest_message)
         self.asked = len(self.roster.roster)
         self.places = {str(name): place for place, name in enumerate(self.roster.roster)}
 
@@ -171,11 +177,14 @@ class RemoteNodeWorkers:
         """Nodes listen when they are next asked: what they missed is sent with the question."""
         self.coins[board.rounds :] = [coins]
 
-    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> GridRows:
-        """Ask until the plan's quorum has answered; then who is missing counts as zero."""
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> GridRows | NoisySum:
+        """Ask until the plan's quorum has answered; then who is missing counts as zero.
+
+        A sum of masked messages opens when everybody has.
+        """
         self.listen(board, coins)
         sampled = [name for name, place in self.places.items() if not len(coins) or coins[place]]
-        self.asked, needed, t = len(sampled), self.plan.quorum or 0, board.rounds
+        self.asked, needed, t = len(sampled), self._needed, board.rounds
         if self.asked < needed:
             raise PlanError(f"Round {t} asks {self.asked} tasks, fewer than the plan's quorum, {needed}.")
         rows: dict[str, Integers] = {}
@@ -194,8 +203,17 @@ class RemoteNodeWorkers:
         for name in missing:
             self.zeros += 1
             self.log(f"Round {t}: node {name!r} counts as zero.")
-        values = np.array([rows[name] for name in counted], dtype=np.int64).reshape(len(counted), channel.dim)
+        values = np.array([rows[name] for name in counted], dtype=np.int64)
+        if self.plan.trust.at_home:
+            return NoisySum(values.view(np.uint64).sum(axis=0).view(np.int64), len(counted))
+        values = values.reshape(len(counted), channel.dim)
         return GridRows(values, [self.places[name] for name in counted])
+
+    @property
+    def _needed(self) -> int:
+        """How many tasks must answer before a round is posted."""
+        trust = self.plan.trust
+        return max(self.plan.quorum or 0, trust.fewest(self.plan.n_tasks) if trust.at_home else 0)
 
     def _fill(
         self,
@@ -310,6 +328,11 @@ class RemoteNodeWorkers:
         if reply.row is None or reply.head != board.head.hex():
             self.log(f"{where} is for another board.")
             return None
+        if self.plan.trust.at_home:  # nobody can check what is under noise and masks, but how long it is
+            if reply.row.shape == (channel.size,):
+                return reply.row
+            self.log(f"{where} is not allowed. It must have {channel.size} numbers. Got {reply.row.size}.")
+            return None
         try:
             channel.check_rows(reply.row[None])
         except InputError as error:
@@ -345,7 +368,7 @@ class RemoteNodeWorkers:
 
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that cannot be asked for as they are priced, before anything is charged."""
-    plan.trust.check_plain_messages()
+    check_between_nodes(plan)
     many = len(plan.rounds)
     smallest = plan.n_tasks if plan.sampling.independent else plan.sampling.denominator(plan.n_tasks, many)
     if many and (plan.quorum or 0) > smallest:

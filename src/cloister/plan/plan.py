@@ -234,6 +234,12 @@ class Plan:
         """The most numbers that a task says in a round: about what its state and its model take."""
         return max((channel.dim for round in set(self.rounds) for channel in round.channels), default=1)
 
+    @property
+    def longest_message(self) -> int:
+        """The most numbers that leave a task in a round: lifted ones, where it adds the noise itself."""
+        channels = {channel for round in set(self.rounds) for channel in round.channels}
+        return max((c.size if self.trust.at_home else c.dim for c in channels), default=1)
+
     @cached_property
     def schedule(self) -> Schedule:
         """What the mechanism is told before the run."""

@@ -157,14 +157,6 @@ class Trust(ABC):
                         "added without a check. Ask for a larger epsilon, or fewer tasks."
                     )
 
-    def check_plain_messages(self) -> None:
-        """Refuse to send, or to ask for, messages without noise where tasks were promised to add it first."""
-        if self.at_home:
-            raise PlanError(
-                f"Nodes send messages without noise. {type(self).__name__} promises that nobody sees any. "
-                "Use Trust.curator() between nodes, or run this plan on one machine."
-            )
-
     def begin(self, mechanism: Mechanism, schedule: Schedule, source: Randomness) -> NoiseState:
         """Return the curator's noise before the first round of a run; none, where tasks have added it."""
         return _AlreadyNoisy(self, mechanism, schedule)

@@ -158,15 +158,25 @@ def _units(deployment: Deployment, unit: Template) -> dict[str, str]:
     }
 
 
-def usual_quorum(n_tasks: int) -> int:
+def usual_quorum(plan: Plan) -> int:
     """Return how many nodes a round needs unless the operator says otherwise: all but a fifth.
+
+    A sum of masked messages opens for no fewer than the plan's trust says.
 
     Examples
     --------
-    >>> [usual_quorum(m) for m in (2, 4, 5, 8, 24)]
-    [2, 4, 4, 7, 20]
+    >>> from dataclasses import replace
+    >>> from cloister import Trust
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
+    >>> plans = [Plan(MeanRegularized(LeastSquares(2)), n_tasks=m) for m in (3, 4, 5, 8, 24)]
+    >>> [usual_quorum(plan) for plan in plans]
+    [3, 4, 4, 7, 20]
+    >>> [usual_quorum(replace(plan, trust=Trust.secure_sum())) for plan in plans]
+    [3, 4, 5, 8, 24]
     """
-    return n_tasks - n_tasks // 5
+    n_tasks = plan.n_tasks
+    return plan.trust.fewest(n_tasks) if plan.trust.masked else n_tasks - n_tasks // 5
 
 
 def create(
@@ -194,7 +204,7 @@ def create(
     plan.save(folder / "plan.toml")
     if codebook is not None:
         write_file(folder / "codebook.toml", codebook)
-    limits = {"rounds": len(plan.rounds), "reply": reply_size(plan.widest)}
+    limits = {"rounds": len(plan.rounds), "reply": reply_size(plan.longest_message)}
     document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
     write_file(

@@ -24,9 +24,10 @@ from cloister.nodes.deploy.status import Status, shown, status
 from cloister.nodes.identity import CuratorAddress, Identity
 from cloister.nodes.node_folder import NodeFolder, NodeSettings
 from cloister.plan.plan import Plan
+from cloister.privacy.trust import Trust
 
 
-def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
+def make_trial(folder: Path, nodes: int, epsilon: float, secure: bool = False) -> Deployment:
     """Write an operator's folder, and beside it in ``nodes`` the folders of so many schools, who agree.
 
     Parameters
@@ -37,6 +38,8 @@ def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
         How many of the schools of Chem97 take part.
     epsilon : float
         The budget of each.
+    secure : bool
+        Whether nobody sees a message: a secure sum, of 3 schools or more.
     """
     data = load("chem97")
     schools, counts = np.unique(data.task, return_counts=True)
@@ -44,9 +47,11 @@ def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
         raise InputError(f"nodes must be from 2 to {len(schools)}. Got {nodes}. 5 is a good start.")
     chosen = sorted(schools[np.argsort(-counts, kind="stable")[:nodes]].tolist())
     plan = SharedPriorRegressor(epsilon=epsilon, bounds=data.codebook).plan(nodes)
+    if secure:
+        plan = replace(plan, trust=Trust.secure_sum())
     here = f"127.0.0.1:{free_port()}"
     told = DeploymentSettings("trial", here, here, deadline=60.0 + 3.0 * nodes)  # all on this machine
-    plan = replace(plan, quorum=usual_quorum(nodes))
+    plan = replace(plan, quorum=usual_quorum(plan))
     deployment = create(folder, plan, told, trial=True)
     parts = []
     for school in chosen:
