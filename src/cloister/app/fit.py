@@ -8,7 +8,7 @@ own, and the key of the charge. It goes last, so that until then nothing else ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,8 @@ from cloister.app.folder import (
 )
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.run_record import RunRecord
+from cloister.app.source import Move
+from cloister.app.task_model import TaskModel
 from cloister.core.document import foreign_types
 from cloister.core.errors import InputError
 from cloister.core.findings import EarlierPrior
@@ -134,7 +136,7 @@ def fit_in_folder(
     ledger: Ledger | None = None,
     random_state: int | None = None,
     force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    bar: Callable[[str], Move] = lambda label: lambda done, total: None,
     resumed: Callable[[Billboard], None] | None = None,
     engine: Engine = Local(),  # noqa: B008
 ) -> TableRun:
@@ -162,8 +164,8 @@ def fit_in_folder(
         Makes the run reproducible and INSECURE.
     force : bool
         Whether to replace an older run.
-    progress : callable, optional
-        Called with (rounds done, rounds in all).
+    bar : callable
+        Returns, for a label, what is called with (done, in all): of rounds, and of models that are written.
     resumed : callable, optional
         Called with the board so far when an unfinished run goes on, or with a complete one that is only put
         in place.
@@ -192,19 +194,21 @@ def fit_in_folder(
         result = TableRun.of(done, codebook, settings)
         made = replace(record, rows_together=True).charged(ledger, plan.fingerprint)
         result = replace(result, record=made)
-        write_run(draft, result, result.task_models() if isinstance(data, Tasks) else None)
+        models = counted(result.task_models(), len(result.ids), bar("Models"))
+        write_run(draft, result, models if isinstance(data, Tasks) else None)
         begun = Secret.read(draft / "secret")
         assert begun is not None
         replace(Secret.new(data, begun.seed, begun.charged), run=begun.run).write(draft / "complete")
 
     private_folder(draft)
+    rounds = bar("Rounds")
     try:
         finished = run(
             plan,
             data,
             ledger=ledger,
             random_state=random_state,
-            progress=None if progress is None else lambda step: progress(step.done, step.total),
+            progress=lambda step: rounds(step.done, step.total),
             journal=draft,
             save=save,
             resumed=resumed,
@@ -218,6 +222,13 @@ def fit_in_folder(
     if isinstance(data, Shards):
         return _in_place(folder, plan, data, ledger)
     return replace(TableRun.of(finished, codebook, settings), record=RunRecord.load(folder / RECORD))
+
+
+def counted(models: Iterator[TaskModel], count: int, move: Move) -> Iterator[TaskModel]:
+    """Yield models, and say how many of so many there were."""
+    for number, model in enumerate(models, start=1):
+        yield model
+        move(number, count)
 
 
 def _in_place(folder: Path, plan: Plan, tasks: Tasks | Shards, ledger: Ledger | None) -> TableRun:

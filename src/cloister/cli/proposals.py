@@ -109,7 +109,7 @@ class OneRun:
                 record=record,
                 ledger=ledger,
                 force=force,
-                progress=bar("Rounds"),
+                bar=bar,
                 resumed=_resumed,
                 engine=table.engine(unfinished_folder(folder), bar),
             )
