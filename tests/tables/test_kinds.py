@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.app.task_model import TaskModel
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical, Date, Numeric
 from cloister.tables.feature import Feature
@@ -286,7 +286,16 @@ SPECS = {
     ),
     "level": ({"levels": ["a", "b"], "missing": []}, "missing of 'a' must be a level, listed or not"),
     "ordinal": ({"levels": ["a", "b"], "ordinal": True}, "ordinal of 'a' must be true or false"),
-    "other key": ({"levels": ["a", "b"], "knots": [1]}, "may also have ordinal, missing. Got knots"),
+    "alias of nothing": ({"levels": ["a", "b"], "aliases": {"x": "c"}}, "aliases of 'a' must be other words"),
+    "alias of itself": ({"levels": ["a", "b"], "aliases": {"b": "a"}}, "aliases of 'a' must be other words"),
+    "capitals": (
+        {"levels": ["a", "A"], "ignore_case": True},
+        "levels and aliases of 'a' must differ in more than capitals",
+    ),
+    "other key": (
+        {"levels": ["a", "b"], "knots": [1]},
+        "may also have ordinal, missing, aliases, ignore_case. Got knots",
+    ),
     "dates": ({"bounds": ["2021-01-01", "2020-01-01"]}, "bounds of 'a' must be two dates"),
     "mixed": ({"bounds": ["2020-01-01", "2021-01-01T10:00"]}, "bounds of 'a' must be two dates"),
     "close times": (
@@ -410,3 +419,35 @@ def test_a_type_of_column_answers_for_itself(tmp_path: Path) -> None:
     assert 'format = "cloister codebook 2"' in (tmp_path / "book.toml").read_text()
     with pytest.raises(InputError, match="'at' is of type Hour, which no class of scikit-learn's own reads"):
         TaskModel.of("Elm", book, {"coef": np.zeros(4)}).to_sklearn()
+
+
+def test_levels_are_read_as_people_write_them(tmp_path):
+    """Aliases, capitals and words for an empty cell are public, and change nothing of what is encoded."""
+    age = {"bounds": [0, 120], "missing": 40}
+    plain = {"sex": ["F", "M"], "smokes": {"levels": [False, True], "missing": False}, "age": age}
+    said = {
+        "sex": {"levels": ["F", "M"], "aliases": {"w": "F", "weiblich": "F"}, "ignore_case": True},
+        "smokes": {"levels": [False, True], "aliases": {"nein": False, "ja": True}, "missing": False},
+        "age": age,
+    }
+    goal = {"y": {"levels": ["no", "yes"], "aliases": {"nein": "no"}}}
+    book = replace(Codebook.from_mapping(said | goal, [*said], target="y"), empty=("?", "Unbekannt"))
+    strict = Codebook.from_mapping(plain | {"y": ["no", "yes"]}, [*plain], target="y")
+    written = {
+        "sex": ["W", "weiblich", "m", "F"],
+        "smokes": ["ja", "nein", "?", "yes"],
+        "age": ["50", "unbekannt", "?", "7"],
+    }
+    meant = {"sex": ["F", "F", "M", "F"], "smokes": ["yes", "no", "", "yes"], "age": ["50", "", "", "7"]}
+    assert (book.encode(written) == strict.encode(meant)).all()
+    assert book.encode_target(["nein", "yes"]).tolist() == [0, 1]
+    assert book.column_names == strict.column_names
+    book.save(tmp_path / "book.toml")
+    assert Codebook.load(tmp_path / "book.toml") == book == Codebook.from_dict(book.to_dict())
+    assert [column.missing for column in book.check(written)] == [0, 1, 2]
+    with pytest.raises(PrivateDataError, match="must hold levels that the codebook lists"):
+        strict.encode(written)
+    (sex,) = [part for part in strict.features if part.name == "sex"]
+    capitals, alias = sex.admit(["f", "W"])
+    assert capitals == "ignore_case = true"
+    assert alias.startswith('aliases = { "W" = "M" }, with the level that it means')

@@ -207,7 +207,7 @@ def _ids(data: Path, book: Codebook) -> Array | None:
 
 def _without_targets(book: Codebook, column: Array, ids: Array | None) -> list[str]:
     """Say which rows have no target, how to leave them out, and which tasks would have no row left."""
-    absent = book.target.read(column).missing
+    absent = book.target.read(book.cells(book.target.name, column)).missing
     missing = (np.flatnonzero(absent) + 1).tolist()
     if not missing:
         return []

@@ -38,11 +38,13 @@ from cloister.tables.column_checks import At, ColumnCheck, accepted, check_colum
 from cloister.tables.column_types import Categorical, Date, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
-from cloister.tables.reading import Kind
+from cloister.tables.reading import Kind, emptied
 from cloister.tables.targets import Count
 from cloister.tables.transforms import IDENTITY
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
+#: What a codebook may leave out, at the top of its file.
+_OPTIONAL = ("from_private_data", "empty")
 #: A data frame, a mapping of names to columns, or an array.
 Columns = Any
 
@@ -63,6 +65,8 @@ class Codebook:
         True when bounds were read from the data. The guarantee then does not cover them, and says so.
     interactions : tuple of pairs of names
         Features whose effects depend on each other: the products of their columns are columns too.
+    empty : tuple of str
+        Words that say that a cell is empty, in any column, beside NA and the like.
 
     Notes
     -----
@@ -87,8 +91,15 @@ class Codebook:
     task: str | None = None
     from_private_data: bool = False
     interactions: tuple[tuple[str, str], ...] = ()
+    empty: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        words = self.empty if isinstance(self.empty, list | tuple) else [None]
+        require(
+            all(isinstance(word, str) and word.strip() for word in words),
+            f'empty must be a list of words. Got {self.empty!r}. Write empty = ["?", "unknown"].',
+        )
+        object.__setattr__(self, "empty", tuple(words))
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "interactions", tuple(tuple(pair) for pair in self.interactions))
         as_target(self.target)
@@ -177,7 +188,7 @@ class Codebook:
         """Rebuild from `to_dict` or from the tables of a TOML file; ``source`` is named in errors."""
         goal, rows = data.get("target", {}), data.get("features")
         check_codebook_format(data.get("format"), source)
-        known = set(data) <= {"features", "target", "task", "from_private_data", "format", "interactions"}
+        known = set(data) <= {"features", "target", "task", "format", "interactions", *_OPTIONAL}
         pairs = data.get("interactions", [])
         require(
             known
@@ -205,6 +216,7 @@ class Codebook:
             data.get("task"),
             bool(data.get("from_private_data", False)),
             tuple(tuple(pair) for pair in pairs),
+            data.get("empty", ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,6 +227,7 @@ class Codebook:
     def _head(self) -> dict[str, Any]:
         head: dict[str, Any] = {} if self.task is None else {"task": self.task}
         head |= {"from_private_data": True} if self.from_private_data else {}
+        head |= {"empty": [*self.empty]} if self.empty else {}
         head |= {"interactions": [[*pair] for pair in self.interactions]} if self.interactions else {}
         return head | {"target": {"name": self.target.name, **target_entry(self.target)}}
 
@@ -239,7 +252,7 @@ class Codebook:
     def save(self, path: str | Path) -> None:
         """Write a TOML file that `load` reads back to an equal codebook."""
         tables = {part.name: part.entry() for part in self.features}
-        version = codebook_format([*tables.values()], self.interactions)
+        version = codebook_format([*tables.values()], (*self.interactions, *self.empty))
         data = {"format": version} | self._head() | {"features": tables}
         Path(path).write_text(tomli_w.dumps(data), encoding="utf-8")
 
@@ -328,7 +341,7 @@ class Codebook:
 
     def user_columns(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
         """Columns in the user's units: clipped numbers, their transforms, and 0/1 indicators of levels."""
-        table = _table(columns, self.names)
+        table = self._table(columns)
         blocks = (part.block_columns(accepted(part, table[part.name], at)) for part in self._explaining)
         own = np.hstack([*blocks])
         one, two = self.products
@@ -356,12 +369,25 @@ class Codebook:
         """Return the logarithm of each row's exposure, over the middle of what is possible."""
         part = self.exposure
         assert part is not None
-        values = accepted(part, _table(columns, self.names)[part.name], at).values
+        values = accepted(part, self._table(columns)[part.name], at).values
         return np.log(np.clip(values, part.low, part.high)) - _middle(part)
+
+    def cells(self, name: str, values: ArrayLike) -> Array:
+        """Return a column, with what the codebook calls empty as an empty cell."""
+        return emptied(_column(name, values), self._empty)
+
+    @cached_property
+    def _empty(self) -> frozenset[str]:
+        return frozenset(word.strip().casefold() for word in self.empty)
+
+    def _table(self, columns: Columns) -> dict[str, Array]:
+        return {name: self.cells(name, column) for name, column in _table(columns, self.names).items()}
 
     def encode_target(self, y: ArrayLike, at: At | None = None) -> Array:
         """Numbers clipped and mapped to [-1, 1], counts clipped, or the index of each class."""
-        return self.target.encoded(accepted(self.target, _column(self.target.name, y), at, goal=True).values)
+        return self.target.encoded(
+            accepted(self.target, self.cells(self.target.name, y), at, goal=True).values
+        )
 
     def decode_target(self, values: ArrayLike) -> Array:
         """Inverse of `encode_target`: numbers in the target's units (not clipped), or class labels."""
@@ -390,7 +416,9 @@ class Codebook:
         table, _ = named_columns(columns)
         parts = (*self.features, self.target)
         return [
-            check_column(part, _column(part.name, table[part.name])) for part in parts if part.name in table
+            check_column(part, self.cells(part.name, table[part.name]))
+            for part in parts
+            if part.name in table
         ]
 
     def to_user_units(self, weights: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -10,7 +10,7 @@ import tomli_w
 
 from cloister.core.document import check_format
 from cloister.core.errors import InputError
-from cloister.tables.column_types import TYPES, Categorical, Numeric, Target
+from cloister.tables.column_types import SPELLINGS, TYPES, Categorical, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.reading import Kind
 from cloister.tables.targets import KINDS
@@ -106,7 +106,7 @@ def target_entry(part: Target) -> dict[str, Any]:
 
 def as_target(part: Feature) -> Target:
     """Return what is said of the target; refuse what only features can have."""
-    _, *more = part.entry()
+    more = [key for key in [*part.entry()][1:] if key not in SPELLINGS]
     if isinstance(part, tuple(KINDS.values())) or (isinstance(part, Numeric | Categorical) and not more):
         return part  # type: ignore[return-value]
     got = ", ".join(more) if isinstance(part, Numeric | Categorical) else f"{type(part).__name__.lower()}s"

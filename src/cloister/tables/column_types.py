@@ -179,6 +179,10 @@ class Numeric(Feature):
         return block if self.missing is None else block.or_missing(self.missing)
 
 
+#: Options by which one level is written in several ways; a target's classes have them too.
+SPELLINGS = ("aliases", "ignore_case")
+
+
 @dataclass(frozen=True)
 class Categorical(Feature):
     """One of a public list of levels; the first is the reference and has no column of its own.
@@ -194,11 +198,18 @@ class Categorical(Feature):
     missing : str or number, optional
         The level that a missing cell counts as: one of the list, or another that then has a column of its
         own. By default missing cells are refused.
+    aliases : mapping of str to level
+        Other ways in which a level is written.
+    ignore_case : bool
+        Whether capitals do not count.
 
     Examples
     --------
     >>> Categorical("sex", ["F", "M"], missing="unknown").block_names()
     ('sex[M]', 'sex[unknown]')
+    >>> smokes = Categorical("smokes", [False, True], aliases={"nein": False, "ja": True}, ignore_case=True)
+    >>> smokes.read(np.array(["Ja", "no"])).values
+    array([1., 0.])
     >>> Categorical("size", ["S", "M", "L"], ordinal=True).block_names()
     ('size',)
     """
@@ -207,9 +218,11 @@ class Categorical(Feature):
     levels: Sequence[Any]
     ordinal: bool = False
     missing: Any = None
+    aliases: Any = ()
+    ignore_case: bool = False
 
     key: ClassVar[str] = "levels"
-    options: ClassVar[tuple[str, ...]] = ("ordinal", "missing")
+    options: ClassVar[tuple[str, ...]] = ("ordinal", "missing", *SPELLINGS)
 
     def __post_init__(self) -> None:
         given = self.levels if isinstance(self.levels, list | tuple) else ()
@@ -231,6 +244,26 @@ class Categorical(Feature):
             f"ordinal of {self.name!r} must be true or false, and is for three levels or more. Got "
             f"{self.ordinal!r}. Leave it out.",
         )
+        self._check_spellings()
+
+    def _check_spellings(self) -> None:
+        """Refuse aliases that mean no level, or two things at once."""
+        given = self.aliases if isinstance(self.aliases, Mapping) else dict(self.aliases)
+        object.__setattr__(self, "aliases", tuple((name, _as_python(level)) for name, level in given.items()))
+        listed = [*self.levels, *([self.missing] if self._own_missing else [])]
+        meant = all(isinstance(name, str) and level in listed for name, level in self.aliases)
+        require(
+            meant and not any(name in listed for name, _ in self.aliases),
+            f"aliases of {self.name!r} must be other words for listed levels. Got {given!r}. Write "
+            'aliases = { male = "M" }, say, with "M" among the levels.',
+        )
+        written = [str(name).strip() for name in (*listed, *(name for name, _ in self.aliases))]
+        require(
+            isinstance(self.ignore_case, bool)
+            and (not self.ignore_case or len({*map(str.casefold, written)}) == len(written)),
+            f"levels and aliases of {self.name!r} must differ in more than capitals, if ignore_case is true. "
+            f"Got {written}. Leave it out, or write one of them.",
+        )
 
     @classmethod
     def takes(cls, limits: Sequence[Any]) -> bool:
@@ -242,7 +275,9 @@ class Categorical(Feature):
 
     def entry(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": self.missing}
-        return {"levels": [*self.levels]} | ({"ordinal": True} if self.ordinal else {}) | missing
+        spellings: dict[str, Any] = {"aliases": dict(self.aliases)} if self.aliases else {}
+        spellings |= {"ignore_case": True} if self.ignore_case else {}
+        return {"levels": [*self.levels]} | ({"ordinal": True} if self.ordinal else {}) | missing | spellings
 
     @property
     def must(self) -> str:
@@ -258,7 +293,8 @@ class Categorical(Feature):
     @cached_property
     def _positions(self) -> dict[Any, int]:
         levels = self.levels if self.missing is None else (*self.levels, self.missing)
-        return {level: i for i, level in reversed([*enumerate(levels)])}
+        found = {level: i for i, level in reversed([*enumerate(levels)])}
+        return found | {name: found[level] for name, level in self.aliases}
 
     @property
     def _own_missing(self) -> bool:
@@ -278,7 +314,7 @@ class Categorical(Feature):
         return isinstance(self.levels[0], str)
 
     def read(self, column: Array) -> Reading:
-        return read_levels(column, self._positions)
+        return read_levels(column, self._positions, self.ignore_case)
 
     def names(self) -> tuple[str, ...]:
         own = (f"{self.name}[{self.missing}]",) if self._own_missing else ()
@@ -319,6 +355,21 @@ class Categorical(Feature):
 
     def fault(self, cell: Any) -> str:
         return "not listed"
+
+    def admit(self, cells: Sequence[str]) -> list[str]:
+        """Advise how to take other spellings of levels, and words for an empty cell."""
+        known = {str(level).casefold() for level in self.levels}
+        same = [cell for cell in cells if cell.casefold() in known and not self.ignore_case]
+        others = [cell for cell in cells if cell not in same]
+        found = ["ignore_case = true"] if same else []
+        if others:
+            level = self.levels[-1]
+            shown = str(level).lower() if isinstance(level, bool) else repr(level).replace("'", '"')
+            found.append(
+                f'aliases = {{ "{others[0]}" = {shown} }}, with the level that it means; or, if it says that '
+                f'nothing is known, empty = ["{others[0]}"] at the top of the file'
+            )
+        return found
 
     def stock_block(self) -> StockBlock:
         from cloister.tables.stock_blocks import levels_block

@@ -117,7 +117,21 @@ def _number(cell: Any) -> float:
     return np.nan if says_missing(cell) else np.inf
 
 
-def read_levels(column: Array, positions: Mapping[Any, int]) -> Reading:
+def emptied(column: Array, words: frozenset[str]) -> Array:
+    """Return a column in which cells that are one of these words are empty; capitals do not count.
+
+    Examples
+    --------
+    >>> emptied(np.array(["?", "7", "Unknown"]), frozenset({"?", "unknown"})).tolist()
+    ['', '7', '']
+    """
+    if not words or column.dtype.kind not in "OUS":
+        return column
+    says = [isinstance(cell, str) and cell.strip().casefold() in words for cell in column.tolist()]
+    return np.where(says, "", column) if any(says) else column
+
+
+def read_levels(column: Array, positions: Mapping[Any, int], ignore_case: bool = False) -> Reading:
     """Read the position of each cell among listed levels.
 
     A cell is the level that is written like it: white space around text does not count, 1, 1.0 and "1" are
@@ -132,21 +146,25 @@ def read_levels(column: Array, positions: Mapping[Any, int]) -> Reading:
         found[np.isnan(column)] = _MISSING
     odd = np.flatnonzero(found == _WRONG)
     if len(odd):
-        look_up = _cached(_level_of(positions))
+        look_up = _cached(_level_of(positions, ignore_case))
         found[odd] = [look_up(cells[i]) for i in odd]
     return Reading(found.astype(np.float64), found == _MISSING, found == _WRONG)
 
 
-def _level_of(positions: Mapping[Any, int]) -> Callable[[Any], int]:
+def _level_of(positions: Mapping[Any, int], ignore_case: bool) -> Callable[[Any], int]:
     boolean = sum(isinstance(level, bool) for level in positions) == 2
-    text = {_plain(level) if isinstance(level, str) else _written(level): i for level, i in positions.items()}
+    fold = str.casefold if ignore_case else str
+    text = {
+        fold(_plain(level) if isinstance(level, str) else _written(level)): i
+        for level, i in positions.items()
+    }
 
     def look_up(cell: Any) -> int:
         written = _written(cell)
         truth = _BOOLEAN_WORDS.get(written.lower()) if boolean else None
         if truth is not None:
             return positions[truth]
-        return text.get(written, _MISSING if says_missing(cell) else _WRONG)
+        return text.get(fold(written), _MISSING if says_missing(cell) else _WRONG)
 
     return look_up
 

@@ -77,7 +77,8 @@ def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) 
 
 def rows_with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
     """Return which rows have a target, by position."""
-    return np.flatnonzero(~codebook.target.read(table[codebook.target.name]).missing)
+    name = codebook.target.name
+    return np.flatnonzero(~codebook.target.read(codebook.cells(name, table[name])).missing)
 
 
 def encoded_rows(

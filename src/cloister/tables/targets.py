@@ -35,7 +35,7 @@ class Count(Numeric):
     Examples
     --------
     >>> Count("accidents", 0, 100).predicted(np.array([-9.0, 0.0, 9.0])).round(1)
-    array([  0. ,  10. , 100. ])
+    array([  0.,  10., 100.])
     """
 
     exposure: str | None = None
