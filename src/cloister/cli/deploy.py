@@ -94,7 +94,7 @@ def add(
     say(
         f"Task {task!r} has keys with this fingerprint:",
         found,
-        f"{len(made.keys)} of {made.plan().n_tasks} nodes are there.",
+        f"{len(made.keys)} of {made.n_tasks} nodes are there.",
     )
 
 
@@ -111,19 +111,19 @@ def roster(folder: _Folder) -> None:
     from cloister.nodes.identity import PublicIdentity
 
     made = Deployment(folder.resolve())
-    plan, keys = made.plan(), made.keys
+    keys = made.keys
     show_table(
         ["task", "fingerprint"],
         ([name, PublicIdentity.from_text(key).fingerprint] for name, key in keys.items()),
     )
-    if len(keys) != plan.n_tasks:
+    if len(keys) != made.n_tasks:
         say(
-            f"{len(keys)} of {plan.n_tasks} nodes are there: nothing is signed yet. Add the others with "
+            f"{len(keys)} of {made.n_tasks} nodes are there: nothing is signed yet. Add the others with "
             f"cloister deploy add {folder} TASK LINK.PUB",
             apart=True,
         )
         raise typer.Exit(1)
-    made.sign_roster(plan.fingerprint)
+    made.sign_roster()
     say(
         f"Signed: {folder / 'roster.json'}. Send it to every owner with {folder / 'plan.toml'}; they type",
         "  cloister node approve NODE plan.toml --roster roster.json",

@@ -27,6 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from cloister.core.document import fingerprint_of_file
 from cloister.core.errors import InputError, StorageError
 from cloister.core.roster import Roster
 from cloister.engines.curator import Posted
@@ -110,6 +111,16 @@ class Deployment:
         return Plan.load(self.folder / "plan.toml", types)
 
     @property
+    def fingerprint(self) -> str:
+        """The plan's, read without the types that it may name."""
+        return fingerprint_of_file(self.folder / "plan.toml")
+
+    @property
+    def n_tasks(self) -> int:
+        """How many nodes the plan is for."""
+        return int(_toml(self.folder / "plan.toml")["n_tasks"])
+
+    @property
     def nodes(self) -> list[Mapping[str, Any]]:
         """Name, keys and group of each node, in the order of the file."""
         found = _toml(self.folder / "nodes.toml").get("node", [])
@@ -129,10 +140,10 @@ class Deployment:
         groups = [node["group"] for node in nodes if "group" in node]
         return Roster([node["name"] for node in nodes], groups or None)
 
-    def sign_roster(self, fingerprint: str) -> SignedRoster:
-        """Sign who takes part, with their keys, in the plan with this fingerprint; keep it for the owners."""
+    def sign_roster(self) -> SignedRoster:
+        """Sign who takes part in the plan, with their keys, and keep that for the owners."""
         operator, keys = self.operator, tuple(self.keys.values())
-        signed = operator.sign_roster(fingerprint, self.roster, self.codebook, keys)
+        signed = operator.sign_roster(self.fingerprint, self.roster, self.codebook, keys)
         write_file(self.folder / "roster.json", signed.to_bytes())
         return signed
 

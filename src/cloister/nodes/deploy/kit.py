@@ -115,9 +115,9 @@ def _host(text: str) -> Any:
 _FILES = {"README.md": "README.md", "compose.yaml": "compose.yaml", "Containerfile": "Containerfile"}
 
 
-def pages(deployment: Deployment) -> dict[str, str]:
+def pages(deployment: Deployment, plan: Plan) -> dict[str, str]:
     """Return the files of an operator's folder that are made of text, by their names."""
-    texts, plan = files("cloister.nodes.deploy") / "templates", deployment.plan()
+    texts = files("cloister.nodes.deploy") / "templates"
     host, _, port = deployment.settings.address.rpartition(":")
     words = {
         "folder": str(deployment.folder),
@@ -223,7 +223,7 @@ def create(
         relation=Relation(told.relation),
     )
     os.chmod(deployment.state / "ledger", 0o600)
-    for name, text in pages(deployment).items():
+    for name, text in pages(deployment, plan).items():
         make_folder((folder / name).parent)
         write_file(folder / name, text.encode())
     return deployment

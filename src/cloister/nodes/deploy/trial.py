@@ -91,7 +91,7 @@ def join(
         homes.append(NodeFolder.create(folder, owner, epsilon=1.001 * told.epsilon, delta=told.delta))
         CuratorAddress(deployment.settings.address, str(authority)).save(folder)
         add_node(deployment, name, Identity.create(folder).public)
-    roster = deployment.sign_roster(plan.fingerprint)
+    roster = deployment.sign_roster()
     for home, rows in zip(homes, parts, strict=True):
         home.approve(plan, rows, trial=trial, roster=roster)
 
