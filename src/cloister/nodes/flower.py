@@ -24,9 +24,9 @@ from cloister.store.signatures import Operator
 
 __all__ = ["FlowerTransport", "client_app", "server_app"]
 
-#: Seconds between two looks for answers; until a node that has not answered is asked the same again; and for
-#: which a node that is new to the grid is asked who it is.
-POLL, AGAIN, WHO = 0.25, 20.0, 30.0
+#: Seconds between two looks for answers; until a node that has not answered is asked the same again, and one
+#: that has failed at it; and for which a node that is new to the grid is asked who it is.
+POLL, AGAIN, SOON, WHO = 0.25, 20.0, 1.0, 30.0
 #: Under these names the bytes stand in a message.
 _RECORD, _FIELD = "cloister", "bytes"
 
@@ -56,13 +56,17 @@ def server_app(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> 
     return app
 
 
-def client_app(folder: str | os.PathLike[str] | None = None, types: Iterable[object] = ()) -> Any:
+def client_app(
+    folder: str | os.PathLike[str] | Callable[[Mapping[str, Any]], str] | None = None,
+    types: Iterable[object] = (),
+) -> Any:
     """Return a ClientApp that answers from a node's folder, for networks that have SuperNodes already.
 
     Parameters
     ----------
-    folder : path, optional
-        The node's folder; by default the SuperNode's own setting ``folder``.
+    folder : path or callable, optional
+        The node's folder, or a function that returns it from the SuperNode's settings (``node_config``); by
+        default its setting ``folder``.
     types : iterable, optional
         Classes of your own, or the `Module` of a network, that an approved plan names.
     """
@@ -75,7 +79,8 @@ def client_app(folder: str | os.PathLike[str] | None = None, types: Iterable[obj
 
     @app.query()  # type: ignore[untyped-decorator, unused-ignore]
     def answer(message: Any, context: Any) -> Any:
-        home = Path(str(context.node_config["folder"] if folder is None else folder))
+        told = context.node_config
+        home = Path(folder(told) if callable(folder) else str(told["folder"] if folder is None else folder))
         sealed = SealedNode(Node(home, types))
         asked = message_body(message)
         found = sealed.answer(asked) if asked else sealed.name.encode()
@@ -128,7 +133,7 @@ class FlowerTransport:
         waiting, pending, due = set(requests), dict[str, int](), dict[int, float]()
         while waiting and time.monotonic() < until:
             self._push({name: sealed[name] for name in waiting}, pending, due, until)
-            for node, data in self._pull(pending):
+            for node, data in self._pull(pending, due):
                 name = self._names.get(node)
                 if name is None:
                     self._names[node] = data.decode(errors="replace")
@@ -167,7 +172,7 @@ class FlowerTransport:
                 if number:
                     pending[number] = node
 
-    def _pull(self, pending: dict[str, int]) -> Iterator[tuple[int, bytes]]:
+    def _pull(self, pending: dict[str, int], due: dict[int, float]) -> Iterator[tuple[int, bytes]]:
         """Yield who was asked and what came back, each alone: what one sends spoils no other's."""
         for number, node in list(pending.items()):
             try:
@@ -175,11 +180,13 @@ class FlowerTransport:
             except Exception as error:  # bytes that are no message of Flower
                 self.log(f"A node sent what Flower cannot read: {type(error).__name__}. It does not count.")
                 del pending[number]
+                due[node] = time.monotonic() + SOON
                 continue
             for message in messages:
                 pending.pop(number, None)
                 data = None if message.has_error() else message_body(message)
                 if data is None:
+                    due[node] = time.monotonic() + SOON
                     self.log(f"Node {self._names.get(node, '?')!r}: what came over Flower holds no answer.")
                 else:
                     yield node, data
