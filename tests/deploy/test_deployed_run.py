@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_trial import check_finished, deployed, service, small_plan, small_tasks
+from small_trial import check_finished, deployed, small_plan, small_tasks
 
 from cloister import Tasks
 from cloister.nodes.deploy.processes import (
@@ -29,13 +29,13 @@ from cloister.nodes.deploy.trial import run_trial, start_all
 
 
 def test_a_run_between_processes_is_that_of_one_machine(tmp_path):
-    plan, tasks = small_plan(3, rounds=3, quorum=3), small_tasks(3)
+    plan, tasks = small_plan(2, rounds=3, quorum=2), small_tasks(2)
     made = deployed(tmp_path / "office", plan, tasks)
     seen = []
     now = run_trial(made, seen.append, every=0.1)
     check_finished(made, plan, tasks)
     assert now.complete
-    assert now.answered == (3, 3, 3)
+    assert now.answered == (2, 2, 2)
     assert now.notes == 0
     assert {node.link for node in now.nodes} == {"ended"}
     assert "here" in {node.link for state in seen for node in state.nodes}
@@ -142,6 +142,36 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
     check_finished(made, plan, tasks)
 
 
+#: Starts a process that ends when it is told to, and one that does not listen; then does nothing.
+STARTS = """
+import sys, time
+from pathlib import Path
+from cloister.nodes.deploy.processes import Processes
+
+with Processes.at(Path(sys.argv[1])) as processes:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    processes.start("listens", ["sleep", "600"])
+    processes.start("deaf", [sys.executable, "-c", deaf])
+    print(*(each.pid for each in processes.running.values()), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
+def test_what_was_started_ends_with_who_has_started_it(tmp_path, how):
+    command = [sys.executable, "-c", STARTS, str(tmp_path / "logs")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as starter:
+        assert starter.stdout is not None
+        started = [Path(f"/proc/{number}") for number in starter.stdout.readline().split()]
+        assert [each.exists() for each in started] == [True, True]
+        starter.send_signal(how)
+    until = time.monotonic() + 20
+    while any(each.exists() for each in started) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(each.exists() for each in started)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
 def test_however_a_trial_ends_nothing_of_it_stays(tmp_path, how):
     plan, tasks = small_plan(2, rounds=900, quorum=2), small_tasks(2)
@@ -184,23 +214,3 @@ def _processes(folder: Path) -> list[int]:
         if any(word.decode(errors="replace").startswith(str(folder)) for word in words):
             found.append(int(each.name))
     return found
-
-
-def test_keys_can_be_added_and_taken_away_while_the_service_runs(tmp_path):
-    made = deployed(tmp_path / "office", small_plan(2, rounds=1), small_tasks(2))
-    kept = (made.folder / "nodes.toml").read_text()
-    (made.folder / "nodes.toml").write_text("")
-    from small_trial import node, service_log
-
-    def asks(client) -> int:
-        return client.get("/v1/question", headers={"x-wait": "0"}).status_code
-
-    with service(made), node(made, "school-0").connected() as client:
-        assert asks(client) == 401
-        (made.folder / "nodes.toml").write_text(kept)
-        assert asks(client) == 204
-        (made.folder / "nodes.toml").write_text("garbage")
-        assert asks(client) == 204
-        (made.folder / "nodes.toml").write_text("")
-        assert asks(client) == 401
-        assert "nodes.toml cannot be read" in service_log(made)

@@ -27,9 +27,11 @@ from small_trial import (
 
 from cloister import run
 from cloister.engines import RemoteNodes
+from cloister.errors import ClusterError
 from cloister.nodes import InProcess, Node
+from cloister.nodes.agent import NodeAgent
+from cloister.nodes.deploy.deployment import Deployment
 from cloister.nodes.deploy.kit import make_authority
-from cloister.nodes.deploy.processes import node_command
 from cloister.nodes.entry import KeyAuth
 from cloister.nodes.http_transport import only
 from cloister.nodes.identity import CuratorAddress
@@ -109,39 +111,85 @@ def test_flood_slow_half_open_garbage_and_silence_at_once(tmp_path):
     assert sum(grown.values()) - sum(before.values()) < 300_000  # board, ledger and lines: nothing was stored
 
 
-def test_one_address_without_a_key_shuts_nobody_out(tmp_path):
+# --- who comes to the door ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A service that runs, for two nodes."""
+    made = deployed(tmp_path_factory.mktemp("running") / "office", small_plan(2, rounds=2), small_tasks(2))
+    with service(made) as processes:
+        yield made, processes.running["service"]
+
+
+def asks(client) -> int:
+    return client.get("/v1/question", headers={"x-wait": "0"}).status_code
+
+
+def test_one_address_without_a_key_shuts_nobody_out(running):
     """Connections that agree on no TLS are counted when they come; the node's own address has room too."""
-    made = deployed(tmp_path / "office", small_plan(2, rounds=2), small_tasks(2))
+    made, process = running
     outside, beside = hostile.Strangers(made), hostile.Strangers(made, "127.0.0.1")
-    with service(made) as running:
-        outside.come(400)
-        beside.come(150)
-        files = Path(f"/proc/{running.running['service'].pid}/fd")
-        until = time.monotonic() + 10
-        while files.exists() and len(list(files.iterdir())) > 2 * 72 + 40:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        began = time.monotonic()
-        with node(made, "school-0").connected() as client:
-            assert client.get("/v1/question", headers={"x-wait": "0"}).status_code == 204
-        assert time.monotonic() - began < 5
-        until = time.monotonic() + 30
-        while time.monotonic() < until and any(_open(each) for each in outside.held):
-            time.sleep(0.2)
-        assert not any(_open(each) for each in outside.held)  # who asks for nothing is let go
+    outside.come(400)
+    beside.come(150)
+    files, until = Path(f"/proc/{process.pid}/fd"), time.monotonic() + 10
+    while files.exists() and len(list(files.iterdir())) > 2 * 72 + 40:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    began = time.monotonic()
+    with node(made, "school-0").connected() as client:
+        assert asks(client) == 204
+    assert time.monotonic() - began < 5
     outside.leave()
     beside.leave()
     assert "One address had more than 72 connections" in service_log(made)
 
 
-def _open(connection) -> bool:
-    connection.settimeout(0.0)
-    try:
-        return connection.recv(1) != b""
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+def test_keys_can_be_added_and_taken_away_while_the_service_runs(running):
+    made, _ = running
+    file = made.folder / "nodes.toml"
+    kept = file.read_text()
+    with node(made, "school-0").connected() as client:
+        for text, status in ((kept, 204), ("", 401), (kept, 204), ("garbage", 204), ("", 401), (kept, 204)):
+            file.write_text(text)
+            assert asks(client) == status
+    assert "nodes.toml cannot be read" in service_log(made)
+
+
+def test_neither_side_speaks_to_one_whose_certificate_it_does_not_believe(running, tmp_path, monkeypatch):
+    made, _ = running
+    make_authority(tmp_path, "other")
+    folder = shutil.copytree(made.folder / "nodes" / "school-1", tmp_path / "node")
+    CuratorAddress(made.settings.address, str(tmp_path / "other.crt")).save(folder)
+    agent = NodeAgent(folder)
+
+    def over(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cloister.nodes.agent.time.sleep", over)
+    with pytest.raises(KeyboardInterrupt):
+        agent.serve()
+    log = (folder / "log").read_text()
+    assert "CERTIFICATE_VERIFY_FAILED" in log
+    assert "Look at the address and the certificate" in log
+    other = httpx.Client(
+        base_url=f"https://{made.reach}",
+        verify=only(tmp_path / "other.crt"),
+        auth=KeyAuth.of_operator(made.settings.address, made.operator),
+    )
+    with other, pytest.raises(httpx.ConnectError):
+        other.get("/v1/nodes")
+
+
+def test_an_operator_of_another_folder_is_told_so(running, tmp_path):
+    made, _ = running
+    folder = shutil.copytree(made.folder, tmp_path / "office")
+    (folder / "secrets" / "operator.key").write_text("11" * 32)
+    with (
+        Deployment(folder).transport() as transport,
+        pytest.raises(ClusterError, match="this operator's key"),
+    ):
+        transport.check()
 
 
 # --- nobody ends a node ------------------------------------------------------------------------------------
@@ -203,29 +251,3 @@ def test_a_service_that_sends_anything_ends_no_node(tmp_path, monkeypatch):
     assert "does not know this node's key yet" in log
     assert "developer.mozilla.org" not in log
     assert len(log.splitlines()) < 30  # however often it happened
-
-
-def test_a_node_does_not_speak_to_a_service_of_another_authority(tmp_path):
-    made = deployed(tmp_path / "office", small_plan(2, rounds=2), small_tasks(2))
-    make_authority(tmp_path, "other")
-    folder = made.folder / "nodes" / "school-0"
-    CuratorAddress(made.settings.address, str(tmp_path / "other.crt")).save(folder)
-    with service(made) as processes:
-        processes.start("node", node_command(folder))
-        until = time.monotonic() + 30
-        while "certificate" not in _text(folder / "log") and time.monotonic() < until:
-            time.sleep(0.1)
-        assert processes.running["node"].poll() is None
-        other = httpx.Client(
-            base_url=f"https://{made.reach}",
-            verify=only(tmp_path / "other.crt"),
-            auth=KeyAuth.of_operator(made.settings.address, made.operator),
-        )
-        with other, pytest.raises(httpx.ConnectError):
-            other.get("/v1/nodes")
-    assert "CERTIFICATE_VERIFY_FAILED" in _text(folder / "log")
-    assert "Look at the address and the certificate" in _text(folder / "log")
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

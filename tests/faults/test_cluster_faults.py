@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -163,3 +164,94 @@ def test_a_card_for_each_actor():
         """
     )
     assert said.stdout.startswith(("RAN True", "REFUSED True PlanError torch sees no graphics card")), said
+
+
+#: Returns the processes, but this one, that have to do with a session's folder, with their titles.
+OF_FOLDER = """
+from pathlib import Path
+
+def of_folder(folder):
+    found = []
+    for each in Path("/proc").iterdir():
+        if not each.name.isdigit() or int(each.name) == os.getpid():
+            continue
+        try:
+            words = (each / "cmdline").read_bytes().decode(errors="replace").replace(chr(0), " ")
+            files = [os.readlink(file) for file in (each / "fd").iterdir()]
+        except OSError:
+            continue
+        if folder in words or any(file.startswith(folder + "/") for file in files):
+            found.append((int(each.name), words))
+    return found
+
+def session():
+    import ray
+    return ray._private.worker._global_node.get_session_dir_path()
+
+def agents():
+    return [at for at, words in of_folder(session()) if words.startswith("ray::") and "Agent" in words]
+"""
+
+
+def _left(folder):
+    """Return what is left of a session, when its time is over."""
+    names: dict = {}
+    exec("import os\n" + OF_FOLDER, names)
+    until = time.monotonic() + 40
+    while names["of_folder"](folder) and time.monotonic() < until:
+        time.sleep(0.5)
+    return names["of_folder"](folder)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/cmdline"), reason="looks at /proc")
+def test_a_driver_that_is_killed_leaves_no_process():
+    """Also not the agents, which Ray itself forgets."""
+    text = """
+    import time
+    def step(posted):
+        if posted.done == 3:
+            while len(agents()) < 2:
+                time.sleep(0.1)
+            print(session(), flush=True)
+            os.kill(os.getpid(), 9)
+    run(plan, tasks, engine=Cluster(2), progress=step)
+    """
+    said = script(OF_FOLDER + textwrap.dedent(text), timeout=300)
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    assert _left(said.stdout.strip()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/cmdline"), reason="looks at /proc")
+def test_a_machine_whose_agents_have_ended_is_noticed_and_said():
+    """An actor is lost, and Ray starts no other: a line after a while, and a sentence at the end."""
+    text = """
+    import logging, time
+    from cloister.cluster import driver
+    logging.basicConfig(level=logging.WARNING)
+    driver.SOON, driver.PATIENCE = 2.0, 6.0
+    began = []
+    def step(posted):
+        if posted.done == 3:
+            while len(agents()) < 2:
+                time.sleep(0.1)
+            print(session(), flush=True)
+            began.append(time.monotonic())
+            found = of_folder(session())
+            actors = [number for number, words in found if words.startswith("ray::ShardActor")]
+            assert actors
+            for number in agents() + actors:
+                os.kill(number, 9)
+    try:
+        done = run(plan, tasks, random_state=5, engine=Cluster(1), progress=step)
+        print("DONE", done.board.head.hex())
+    except Exception as error:
+        print("REFUSED", type(error).__name__, error)
+    print("TOOK", time.monotonic() - began[0])
+    """
+    said = script(OF_FOLDER + textwrap.dedent(text), timeout=300)
+    lines = said.stdout.splitlines()  # Ray says things of its own between
+    (ended,) = (line for line in lines if line.startswith(("REFUSED", "DONE")))
+    assert ended.startswith("REFUSED ClusterError All actors were lost"), said
+    assert "none has started in its place for 2 seconds" in said.stderr
+    assert float(lines[-1].split()[1]) < 60
+    assert _left(lines[0]) == []

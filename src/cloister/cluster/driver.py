@@ -6,6 +6,7 @@ The driver has names, coins, seeds and the board, and gets sums.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from cloister.store.model_store import ModelFile, ModelStore
 
 #: Seconds until an actor that takes another's place must have started; else the others share its shards.
 PATIENCE = 60.0
+#: Seconds after which it is said that none has.
+SOON = 10.0
 #: So many actors may be lost one after the other, without an answer in between.
 LOSSES = 5
 #: Calls that are under way at an actor at a time: it need not wait for the next.
@@ -70,12 +73,15 @@ class Actors:
         What an actor takes of the cluster, as Ray names it.
     open : callable
         The call by which an actor reads one shard's rows.
+    grows : bool
+        Whether machines may be added to the cluster, which is worth a longer wait.
     """
 
     ray: Any
     arguments: tuple[Any, ...]
     resources: Mapping[str, float]
     open: Call
+    grows: bool = False
     holders: list[Holder] = field(default_factory=list)
     losses: int = 0
 
@@ -178,23 +184,35 @@ class Actors:
         """Return who holds the shards of a lost actor from now on: one in its place, if there is room."""
         others = [holder for holder in self.holders if holder is not lost]
         new = Holder(self._new(), list(lost.numbers))
-        patience = PATIENCE if others else 10 * PATIENCE
-        if self._has_room() or not others:
-            ready, _ = self.ray.wait([new.handle.ready.remote()], timeout=patience)
-            if ready:
-                self.holders = [new if holder is lost else holder for holder in self.holders]
-                return {new: new.numbers}
+        patience = PATIENCE if others or not self.grows else 10 * PATIENCE
+        if (self._has_room() or not others) and self._ready(new, patience):
+            self.holders = [new if holder is lost else holder for holder in self.holders]
+            return {new: new.numbers}
         self.ray.kill(new.handle)
         if not others:
             raise ClusterError(
-                "All actors were lost, and the cluster has no room for another. Add machines, then do the "
-                "same again: a run with a journal goes on."
+                f"All actors were lost, and no other has started within {patience:g} seconds: machines are "
+                "gone, or Ray on them no longer starts processes. Start Ray anew, then do the same again: a "
+                "run with a journal goes on."
             )
         self.holders = others
         shares = {holder: lost.numbers[i :: len(others)] for i, holder in enumerate(others)}
         for holder, share in shares.items():
             holder.numbers = [*holder.numbers, *share]
         return shares
+
+    def _ready(self, new: Holder, patience: float) -> bool:
+        """Wait until an actor has started; say so when that takes longer than it should."""
+        promise = new.handle.ready.remote()
+        if self.ray.wait([promise], timeout=min(SOON, patience))[0]:
+            return True
+        logging.getLogger("cloister.cluster").warning(
+            "An actor was lost, and none has started in its place for %g seconds: machines are gone, or Ray "
+            "on them no longer starts processes. It is waited for, %g seconds in all.",
+            min(SOON, patience),
+            patience,
+        )
+        return bool(self.ray.wait([promise], timeout=max(patience - SOON, 0.0))[0])
 
     def _has_room(self) -> bool:
         there, count = self.ray.cluster_resources(), len(self.holders)

@@ -14,7 +14,7 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 
 from cloister.cluster.actor import silently
 from cloister.cluster.driver import Actors, ClusterWorkers, value_of
+from cloister.cluster.remains import ended_with_this_process
 from cloister.core.arrays import Integers, Words
 from cloister.core.errors import ClusterError, InputError, MissingExtraError, PlanError
 from cloister.core.roster import Roster
@@ -79,9 +80,16 @@ def session(address: str | None, cpus: float, cards: float) -> Iterator[Any]:
         _connect(ray, address, cpus, cards)
         try:
             _check_room(ray, cpus, cards)
-            yield ray
+            with _watched(ray) if address is None else nullcontext():
+                yield ray
         finally:
             _shut_down(ray)
+
+
+def _watched(ray: Any) -> AbstractContextManager[None]:
+    """Have what Ray started here end with this process, however that ends."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    return nullcontext() if node is None else ended_with_this_process(node.get_session_dir_path())
 
 
 def _connect(ray: Any, address: str | None, cpus: float, cards: float) -> None:
@@ -337,7 +345,7 @@ class Cluster:
             silent = self.progress or (lambda what, done, total: None)
             workers = ClusterWorkers(plan, shards, seeds, place, not held, silent)
             arguments = plan, self.engine, self.memory
-            actors = Actors(ray, arguments, resources, workers.open)
+            actors = Actors(ray, arguments, resources, workers.open, grows=self.address is not None)
             try:
                 workers.read(actors, count)
                 yield workers
