@@ -185,7 +185,9 @@ def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path:
     assert "school-1  ended" in cloister("deploy", "status", folder)
     command = re.search(r"cloister (verify .*)", " ".join(said.split()))
     assert command is not None
-    assert "guarantee does NOT hold: " in cloister(*command[1].split())  # a seed, and nothing else
+    checked = cloister(*command[1].split())
+    assert "guarantee does NOT hold: " in checked  # a seed, and nothing else
+    assert "each release is of 2 tasks at least" in " ".join(checked.split())
     started = " ".join(cloister("deploy", "start", folder).split())
     assert "Run trial is finished: nothing is started" in started
     assert "2 of 2 rounds" in started

@@ -150,8 +150,11 @@ def _plan_reads(seen: Evidence) -> str:
 
 def _board_whole(seen: Evidence) -> str:
     seen.board = Billboard.load(seen.folder / "board")
+    answered = [release.answered for release in seen.board.releases if release.answered is not None]
+    least = f"; each release is of {min(answered)} tasks at least" if answered else ""
     return (
         f"{len(seen.board.records)} records match their hashes, the last of which is {seen.board.head.hex()}"
+        f"{least}"
     )
 
 
