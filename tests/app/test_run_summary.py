@@ -77,8 +77,8 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
         origin = np.average(points, axis=0, weights=w)
         x, level = points - origin, np.average(heard, axis=0, weights=w)
         g = heard - level
-        usual = (0.3 / 0.09 - (w[:, None] * x * g).sum()) / (1 / 0.09 + (w[:, None] * x * x).sum())
-        usual = np.clip(usual, 0.1, 0.95)
+        usual = (0.4 / 0.0225 - (w[:, None] * x * g).sum()) / (1 / 0.0225 + (w[:, None] * x * x).sum())
+        usual = np.clip(usual, 0.2, 0.95)
         A, unsure = np.zeros((d, d)), []
         for j in range(d):
             prior = np.diag(np.where(np.arange(d) == j, (0.7 * usual) ** 2, (0.6 * usual) ** 2 / d))
@@ -86,7 +86,7 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
             unsure.append(np.linalg.inv(precision))
             A[j] = unsure[j] @ (np.linalg.inv(prior)[j] * usual - (x * w[:, None]).T @ g[:, j])
         values, vectors = np.linalg.eigh((A + A.T) / 2)
-        A = vectors @ np.diag(np.clip(values, 0.05, 1)) @ vectors.T
+        A = vectors @ np.diag(np.clip(values, 0.1, 1)) @ vectors.T
         center = origin + np.linalg.solve(A, level)
     values, vectors = np.linalg.eigh(np.average(moments, axis=0, weights=w))
     inside = np.eye(d) / w.sum() + vectors @ np.diag(values.clip(0)) @ vectors.T / m
@@ -94,7 +94,8 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(100):
         moved = np.linalg.solve(A, np.linalg.solve(A, total).T) + np.outer(away, away)
         total = inside + np.diag([np.trace(V @ moved) for V in unsure])
-    covariance = np.linalg.solve(A, np.linalg.solve(A, total).T)
+    mean = board["mean"]  # what priors are around
+    covariance = np.linalg.solve(A, np.linalg.solve(A, total).T) + np.outer(mean - center, mean - center)
     unit, place = float(model.billboard_["located_unit"]), float(model.billboard_["located_center"])
     corners = np.array([[0, 0], [10, 0], [0, 10]], dtype=float)
     rows = model.codebook_.encode(dict(zip(("age", "dose"), corners.T, strict=True)))
@@ -102,7 +103,7 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     rows[:, 1:] -= np.where(found, board["features_center"], 0.0) / np.sqrt(3)
     rows[:, 1:] /= np.where(found, board["features_unit"], 1.0)
     turn = np.linalg.solve(np.column_stack([np.ones(3), corners]), 70 * unit * rows)
-    value = turn @ center + [30 + 70 * place, 0, 0]
+    value = turn @ mean + [30 + 70 * place, 0, 0]
     return value, np.sqrt(np.diag(turn @ covariance @ turn.T))
 
 

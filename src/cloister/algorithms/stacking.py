@@ -29,6 +29,7 @@ from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.few_rows import too_few
+from cloister.learners.linear.question import share_and_error
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
 
@@ -132,8 +133,7 @@ def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     if noise > USELESS * n_tasks:
         return np.array(UNHEARD)
     total = max(float(value.sum()), noise, 1e-300)
-    part = min(1.0, max(0.0, float(value[0]) / total))
-    return np.array([part, noise * math.hypot(part, 1 - part) / total])
+    return np.array(share_and_error(float(value[0]), total, noise))
 
 
 def log_prior(estimate: Floats, rows: Floats, caution: Caution) -> Floats:

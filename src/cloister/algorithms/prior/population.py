@@ -6,13 +6,15 @@ regression and clipped. Near the point :math:`\nu` where that is zero on average
 .. math:: g_t = A\,(\nu - x_t) + e_t, \qquad e_t \sim N(0, s_t^2 I),
 
 where A, with eigenvalues in (0, 1], is how strongly offsets answer to a move of the point: less than 1 the
-fewer rows tasks have, and the more of them are clipped. :math:`\nu` is an estimate of the mean of the tasks'
-weights (a robust one: clipped offsets are what Huber's estimator sums), A is not known, and both are read
-off the rounds: a regression of :math:`g_t` on :math:`x_t` with a known variance.
+fewer rows tasks have, and the more of them are clipped. :math:`\nu` is the mean of the tasks' weights (a
+robust one: clipped offsets are what Huber's estimator sums). The estimate of it is the one that priors are
+around, `cloister.algorithms.prior.mean.estimate_root`, which takes a multiple of the identity for A: with
+little noise that is as good, and with much of it better. How far off it may be is a matter of all of A,
+which is read off the rounds: a regression of :math:`g_t` on :math:`x_t` with a known variance.
 
-The error of :math:`\nu` has three parts: the noise, exactly known; which tasks there are, by the second
-moment C of what they said, :math:`C/m` (the sandwich :math:`A^{-1} (C/m) A^{-1}`); and that A is uncertain.
-All of it is public post-processing, hence free.
+The error has four parts: the noise, exactly known; which tasks there are, by the second moment C of what they
+said, :math:`C/m` (the sandwich :math:`A^{-1} (C/m) A^{-1}`); that A is uncertain; and how far the estimate
+lies from where that regression has its zero. All of it is public post-processing, hence free.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.algorithms.prior.mean import CURVED, FINEST, LEAST, USUAL, USUAL_SD
 from cloister.algorithms.prior.structure import Structure
 from cloister.core.arrays import Floats
 from cloister.learners.learner import BayesianLearner
@@ -31,18 +34,9 @@ from cloister.learners.learner import BayesianLearner
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
 
-#: Mean and deviation of the mean eigenvalue of A before any release.
-USUAL, USUAL_SD = 0.3, 0.3
 #: Deviations of the entries of A around that multiple of the identity, as parts of it: on the diagonal, and
 #: off it over the root of the number of weights.
 ON, OFF = 0.7, 0.6
-#: Least eigenvalue of A.
-LEAST = 0.05
-#: What is released from a point so far off, in clips, is thought wrong by this times the square of it, all
-#: numbers together.
-CURVED = 0.35
-#: Noise below this part of a clip is not told from rounding, nor from A not being the same everywhere.
-FINEST = 1e-3
 #: Corrections for an uncertain A beyond which nothing is known.
 MOST = 10.0
 
@@ -82,11 +76,15 @@ def population_mean(
         weight = 1 / (np.square(seen.noise) + wrong)
         response = _Response.of(seen.points, seen.offsets, weight)
         center = response.zero
+    mean = structure.without_groups(learner, board.releases[rounds[-1]], board)[0]
     if seen.moments is None:
-        return center, None, None
+        return mean, None, None
     moment = _positive(np.einsum("t,tij->ij", weight / weight.sum(), seen.moments))
     back = np.linalg.inv(response.matrix)
-    return center, response.error(moment / seen.tasks), back @ moment @ back
+    error = response.error(moment / seen.tasks)
+    if error is not None:
+        error = error + np.outer(mean - center, mean - center)
+    return mean, error, back @ moment @ back
 
 
 def _read(learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]) -> _Rounds:

@@ -81,8 +81,19 @@ def _usual_trust(value: Floats, noise: float) -> Floats:
     total = float(value.sum())
     if total <= 2 * noise:
         return np.array([0.0, np.inf])
-    share = min(1.0, max(0.0, float(value[0]) / total))
-    return np.array([share, noise * math.hypot(share, 1 - share) / total])
+    return np.array(share_and_error(float(value[0]), total, noise))
+
+
+def share_and_error(part: float, total: float, noise: float) -> tuple[float, float]:
+    """Return the share that one of two noisy sums has of both, and its error, to first order.
+
+    Examples
+    --------
+    >>> share_and_error(30.0, 40.0, noise=2.0)
+    (0.75, 0.03952847075210474)
+    """
+    share = min(1.0, max(0.0, part / total))
+    return share, noise * math.hypot(share, 1 - share) / total
 
 
 def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:

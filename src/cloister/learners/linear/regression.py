@@ -38,6 +38,7 @@ from cloister.learners.linear.question import (
     Question,
     centred,
     relied_on,
+    share_and_error,
     tempered,
     trust_question,
     trusted,
@@ -197,8 +198,8 @@ class Regression(BayesianLearner):
         total = float(value.sum())
         if total <= 0:
             return unknown
-        level = min(1.0, max(0.0, float(value[0]) / total))
-        error = noise * math.hypot(level, 1 - level) / total * (high - low)
+        level, error = share_and_error(float(value[0]), total, noise)
+        error *= high - low
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
     def _lambdas(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
