@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import encodings.cp1252  # noqa: F401  (the reader of CSV files imports it when it is needed)
 import io
 import json
@@ -41,6 +42,7 @@ from cloister.ledger import Ledger
 from cloister.mechanisms import BLT, L2Laplace, Toeplitz
 from cloister.nodes import NodeFolder, NodeSettings
 from cloister.nodes.envelopes import new_reader, open_answer, open_question, seal_answer, seal_question
+from cloister.nodes.identity import CuratorAddress, Identity, PublicIdentity
 from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SignedRecord
 from cloister.sampling import Poisson
 from cloister.store.billboard import MAGIC
@@ -283,8 +285,8 @@ def make_run(folder: Path) -> list[Path]:
     bounds = {"hours": (0, 10), "target": (0, 20)}
     model = SharedPriorRegressor("school", epsilon=1.0, bounds=bounds, groups="district", random_state=0)
     place = model.fit(X, X["hours"] + rng.normal(0, 1, 100)).save(folder / "run")
-    texts = ("manifest.txt", "guarantee.json", "estimator.toml", "groups.json", "codebook.toml", "head.txt")
-    return [*(place / name for name in texts), place / "models" / "s1.json", place / "models" / "index.csv"]
+    names = ["manifest.txt", "run.toml", "guarantee.json", "estimator.toml", "groups.json", "codebook.toml"]
+    return [place / name for name in (*names, "head.txt", "models/s1.json", "models/index.csv")]
 
 
 def read_run(folder: Path) -> None:
@@ -481,6 +483,37 @@ def read_node(folder: Path) -> None:
     _ = home.settings, home.has_spent
 
 
+def make_keys(folder: Path) -> list[Path]:
+    Identity.create(folder)
+    CuratorAddress("exam.example:9443", "ca.crt").save(folder)
+    return [folder / name for name in ("link.toml", "link.key", "agree.key", "link.pub")]
+
+
+def spoil_pem(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+    """Change what a key file holds, and write it as one again; or put another one in its place."""
+    lines = data.strip().split(b"\n")
+    if rng.random() < 0.2 or not lines[0].startswith(b"-----"):
+        return rng.choice(others)
+    last = lines.index(lines[0].replace(b"BEGIN", b"END"))
+    body = spoil_bytes(base64.b64decode(b"".join(lines[1:last])), rng, others)
+    return b"\n".join([lines[0], base64.b64encode(body), *lines[last:], b""])
+
+
+def read_keys(folder: Path) -> None:
+    errors = []
+    for read in (
+        lambda: CuratorAddress.load(folder),
+        lambda: Identity.load(folder).public,
+        lambda: PublicIdentity.from_text((folder / "link.pub").read_text(errors="replace")).fingerprint,
+    ):
+        try:
+            read()
+        except cl.CloisterError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
 READERS = [  # one reader a line
     Reader("board", make_board, read_board, (spoil_bytes, forge, forge)),
     Reader("plan", make_plans, read_plans, (spoil_bytes, spoil_toml, spoil_toml)),
@@ -495,5 +528,6 @@ READERS = [  # one reader a line
     Reader("parquet models", make_models, read_shard, (spoil_bytes, spoil_table)),
     Reader("node messages", make_messages, read_messages, (spoil_bytes, spoil_json, framed(spoil_json))),
     Reader("envelopes", make_envelopes, read_envelopes),
+    Reader("node keys", make_keys, read_keys, (spoil_bytes, spoil_pem, spoil_toml)),
     Reader("node folder", make_node, read_node, (spoil_bytes, spoil_toml)),
 ]  # fmt: skip

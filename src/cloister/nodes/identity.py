@@ -75,13 +75,14 @@ class PublicIdentity:
     @classmethod
     def from_text(cls, text: str) -> PublicIdentity:
         """Read the file ``link.pub`` of a node: two public keys in PEM."""
+        from cryptography.exceptions import InternalError, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
             keys = [load_pem_public_key(block.encode()) for block in _BLOCK.findall(text)]
-        except ValueError:
+        except (ValueError, UnsupportedAlgorithm, InternalError):
             keys = []
         match keys:
             case [EllipticCurvePublicKey() as signing, X25519PublicKey() as agreement]:
@@ -145,21 +146,24 @@ class Identity:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Identity:
         """Read the keys of a node's folder."""
+        from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         home = Path(folder)
         try:
-            return cls(
-                *(
-                    load_pem_private_key((home / name).read_bytes(), None)
-                    for name in ("link.key", "agree.key")
-                )
-            )
-        except (OSError, ValueError):
-            raise InputError(
-                f"{home} must have this node's two keys, link.key and agree.key. Type cloister node link: it "
-                "draws what is missing, as for nodes of earlier versions; then send link.pub anew."
-            ) from None
+            files = [(home / name).read_bytes() for name in ("link.key", "agree.key")]
+            keys = [load_pem_private_key(content, None) for content in files]
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm, InternalError):  # TypeError: a password
+            keys = []
+        match keys:
+            case [EllipticCurvePrivateKey() as signing, X25519PrivateKey() as agreement]:
+                return cls(signing, agreement)
+        raise InputError(
+            f"{home} must have this node's two keys, link.key and agree.key. Type cloister node link: it "
+            "draws what is missing, as for nodes of earlier versions; then send link.pub anew."
+        )
 
     @staticmethod
     def is_in(folder: str | os.PathLike[str]) -> bool:
