@@ -43,7 +43,8 @@ least-squares/1
 local-noise/1 local-only/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/2 nested/1 nesterov/1
-no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 poisson-loss/1 position/1
+no-noise/1 offset/1 one-pass/1
+ordered-classification/1 ordered-loss/1 personalized/1 plan/1 poisson/1 poisson-loss/1 position/1
 power-budget/1 quadratic/1 regression/1 rescaled/1
 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
@@ -89,6 +90,7 @@ WORKING_VALUES = {
             "SoftmaxRows",
             "CountRows",
             "ModesByVariance",
+            "OrderedRows",
             "Scored",
             "Slope",
             "Spectrum",
@@ -178,6 +180,8 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.learners.Regression(2), cl.algorithms.GroupMeans(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
     ),
     cl.algorithms.SharedPrior(cl.learners.CountRegression(2, 50.0, exposure=True, intercept=False)),
+    cl.algorithms.SharedPrior(cl.learners.OrderedClassification(2, 4, intercept=False)),
+    cl.algorithms.MeanRegularized(cl.learners.OrderedLoss(2, 4)),
     cl.algorithms.MeanRegularized(cl.learners.PoissonLoss(2, 50.0, exposure=True)),
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25

@@ -27,7 +27,15 @@ from cloister.channel import Channel, Plain, Round
 from cloister.engines import local
 from cloister.engines.local import Local
 from cloister.errors import AlgorithmError, BillboardError, InputError, PlanError
-from cloister.learners import Classification, CountRegression, LeastSquares, Logistic, Regression, Softmax
+from cloister.learners import (
+    Classification,
+    CountRegression,
+    LeastSquares,
+    Logistic,
+    OrderedClassification,
+    Regression,
+    Softmax,
+)
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.plan.algorithm import Algorithm
 from cloister.privacy.caveats import FLOATING_POINT, SEEDED
@@ -62,6 +70,7 @@ SHIPPED = [
     (SharedPrior(Classification(3), Joint()), 2),
     (SharedPrior(Classification(3), Support()), 2),
     (SharedPrior(CountRegression(3), Mean()), 5),
+    pytest.param(SharedPrior(OrderedClassification(3, 3), Mean()), 3, marks=pytest.mark.slow),
     pytest.param(SharedPrior(Classification(3, classes=3), Mean()), 3, marks=pytest.mark.slow),
 ]
 STATEFUL = MeanRegularized(LeastSquares(3), rounds=6, steps=2, batch=2, finetune=1)

@@ -39,6 +39,7 @@ from cloister.engines.workers import Engine, Shards
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.counts import CountRegression
+from cloister.learners.linear.ordered import OrderedClassification
 from cloister.learners.linear.regression import Regression
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
@@ -47,7 +48,7 @@ from cloister.store.files import private_folder
 from cloister.store.journal import check_same
 from cloister.store.secret import Secret
 from cloister.tables.codebook import Codebook
-from cloister.tables.targets import Count
+from cloister.tables.targets import Count, Ordered
 
 
 def fit_plan(
@@ -72,6 +73,8 @@ def own_learner(codebook: Codebook) -> BayesianLearner:
     if isinstance(codebook.target, Count):
         most, exposed = codebook.target.high, codebook.exposure is not None
         return CountRegression(codebook.width, most, exposed)
+    if isinstance(codebook.target, Ordered):
+        return OrderedClassification(codebook.width, len(codebook.target.levels))
     if codebook.classes is None:
         return Regression(codebook.width)
     return Classification(codebook.width, codebook.classes)

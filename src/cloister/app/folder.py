@@ -230,7 +230,7 @@ def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) 
 def _stacked(models: list[States], codebook: Codebook) -> States:
     """Put models together, one row a task; of what not all have, nothing."""
     if not models:
-        return {"coef": np.zeros((0, ((codebook.classes or 2) - 1) * codebook.width))}
+        return {"coef": np.zeros((0, codebook.size))}
     shared = set.intersection(*(set(model) for model in models))
     if any(np.shape(model[name]) != np.shape(models[0][name]) for model in models for name in shared):
         raise InputError("The models of a folder must be of one size. Restore the files that were changed.")

@@ -178,7 +178,7 @@ def _deviances(book: Codebook, X: Floats, y: Array, models: States, at: Index) -
 
 
 def _log_losses(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
-    own = class_probabilities(X, models, at)[np.arange(len(y)), y.astype(np.intp)]
+    own = class_probabilities(book, X, models, at)[np.arange(len(y)), y.astype(np.intp)]
     return np.asarray(-np.log(np.maximum(own, 1e-15)))
 
 

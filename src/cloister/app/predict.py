@@ -18,6 +18,7 @@ from scipy.special import stdtrit
 
 from cloister.app.count_predictions import CountPredictions
 from cloister.core.arrays import Array, Floats, States
+from cloister.core.cuts import at_least, class_shares, ordered_steps, usual_cuts
 from cloister.core.errors import InputError
 from cloister.learners.linear.newton import probabilities
 from cloister.store.files import write_private
@@ -26,7 +27,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical
 from cloister.tables.csv_files import Dialect, read_as_written
 from cloister.tables.table_files import csv_text, is_csv
-from cloister.tables.targets import Count
+from cloister.tables.targets import Count, Ordered
 
 Index = NDArray[np.intp]
 #: How many digits of a prediction are written; JSON and Parquet have all.
@@ -129,8 +130,13 @@ def check_coverage(coverage: object) -> None:
         raise InputError(f"coverage must be a number between 0 and 1. Got {coverage!r}. Usual is 0.95.")
 
 
-def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:
+def class_probabilities(units: TargetUnits, rows: Floats, models: States, at: Index) -> Floats:
     """Return each row's probabilities of the classes."""
+    if isinstance(units, Codebook) and isinstance(units.target, Ordered):
+        weights, width = models["coef"][at], rows.shape[1]
+        start, logs = usual_cuts(len(units.target.levels))
+        scores = start + np.einsum("nd,nd->n", rows, weights[:, :width])
+        return class_shares(at_least(scores, ordered_steps(weights[:, width:], width, logs)))
     weights = models["coef"].reshape(len(models["coef"]), -1, rows.shape[1])[at]
     return probabilities(np.einsum("nd,nqd->nq", rows, weights))
 
@@ -154,7 +160,7 @@ def predicted_columns(
             f"Intervals are for numbers, and {codebook.target.name!r} has classes. Leave --interval out: the "
             "probabilities of the classes say how sure a prediction is."
         )
-    chances = class_probabilities(rows, models, at)
+    chances = class_probabilities(codebook, rows, models, at)
     columns = {f"p[{level}]": chances[:, i] for i, level in enumerate(codebook.target.levels)}
     return {"prediction": codebook.decode_target(chances.argmax(axis=1)), **columns}
 

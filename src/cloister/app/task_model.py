@@ -30,7 +30,7 @@ from cloister.core.document import check_format
 from cloister.core.errors import InputError
 from cloister.store.files import write_private
 from cloister.tables.codebook import Codebook
-from cloister.tables.coefficient_units import coefficient_names, in_user_units
+from cloister.tables.coefficient_units import coefficient_names, in_user_units, user_coefficients
 from cloister.tables.column_types import Numeric
 from cloister.tables.columns import encode_rows, has_column, row_count, split_table
 
@@ -105,15 +105,11 @@ class TaskModel:
     @property
     def coef(self) -> Floats:
         """Coefficients in the user's units; one row a class beyond the first where there are several."""
-        return self.codebook.to_user_units(self._by_class())[0]
+        return user_coefficients(self.codebook, self.weights)[0]
 
     @property
     def intercept(self) -> Floats:
-        return self.codebook.to_user_units(self._by_class())[1]
-
-    def _by_class(self) -> Floats:
-        weights = self.weights.reshape(-1, self.codebook.width)
-        return weights[0] if len(weights) == 1 else weights
+        return user_coefficients(self.codebook, self.weights)[1]
 
     def predict(self, X: object) -> Array:
         """Predict numbers or classes for a table of this task's rows; other columns are ignored.
@@ -123,12 +119,14 @@ class TaskModel:
         rows, models, at = self._rows(X)
         if isinstance(self.codebook.target, Numeric):
             return numbers(self.codebook, rows, models, at)
-        return self.codebook.decode_target(class_probabilities(rows, models, at).argmax(axis=1))
+        return self.codebook.decode_target(
+            class_probabilities(self.codebook, rows, models, at).argmax(axis=1)
+        )
 
     def predict_proba(self, X: object) -> Floats:
         if isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts numbers; it has no class probabilities.")
-        return class_probabilities(*self._rows(X))
+        return class_probabilities(self.codebook, *self._rows(X))
 
     def predict_std(self, X: object) -> Floats:
         """Return the standard deviation of a numeric prediction, noise included."""

@@ -160,6 +160,8 @@ TYPES = {
     "cloister/adam/1": "cloister.learners.descent:Adam",
     "cloister/adam-w/1": "cloister.learners.descent:AdamW",
     "cloister/count-regression/1": "cloister.learners.linear.counts:CountRegression",
+    "cloister/ordered-classification/1": "cloister.learners.linear.ordered:OrderedClassification",
+    "cloister/ordered-loss/1": "cloister.learners.linear.ordered:OrderedLoss",
     "cloister/poisson-loss/1": "cloister.learners.linear.losses:PoissonLoss",
     "cloister/classification/1": "cloister.learners.linear.classification:Classification",
     "cloister/convex/1": "cloister.learners.linear.convex:Convex",

@@ -39,9 +39,10 @@ from cloister.plan.plan import Plan
 from cloister.privacy.statement import rounded_up
 from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
+from cloister.tables.coefficient_units import user_coefficients
 from cloister.tables.columns import Columns, target_column
 from cloister.tables.frames import data_frame
-from cloister.tables.targets import Count
+from cloister.tables.targets import Count, Ordered
 
 
 def _is_classifier(estimator: object) -> bool:
@@ -175,14 +176,12 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
             self.codebook_ = run.units
         self.plan_, self.billboard_, self.guarantee_ = run.plan, run.board, run.guarantee
         self.task_ids_ = run.ids
-        weights = run.models["coef"]
-        by_class = weights.reshape(len(weights), weights.shape[1] // run.units.width, run.units.width)
-        coef, intercept = run.units.to_user_units(by_class)
-        squeeze = by_class.shape[1] == 1
-        self.coef_ = coef[:, 0] if squeeze else coef
-        self.intercept_ = intercept[:, 0] if squeeze else intercept
+        self.coef_, self.intercept_ = user_coefficients(run.units, run.models["coef"])
         if _is_classifier(self) and isinstance(run.units, Codebook):
             self.classes_ = np.sort(run.units.target.levels)  # type: ignore[union-attr]
+            if isinstance(run.units.target, Ordered):
+                return
+            squeeze = self.coef_.ndim == 2
             self.coef_ = _against_first(self.coef_, self._order, not squeeze)
             self.intercept_ = _against_first(self.intercept_, self._order, not squeeze)
 
@@ -259,7 +258,9 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
 
     def _probabilities(self, X: Any, tasks: ArrayLike | None) -> Floats:
         """Return class probabilities in the order of the codebook."""
-        found = predictions.class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
+        found = predictions.class_probabilities(self.run_.units, *self._rows(X, tasks))[
+            :, : len(self.classes_)
+        ]
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
@@ -341,6 +342,11 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         """
         check_is_fitted(self, "guarantee_")
         names = ["intercept", *self.get_feature_names_out()]
+        if self.intercept_.ndim == 2 and self.coef_.ndim == 2:
+            cuts = [f"{level} or more" for level in self.run_.units.target.levels[1:]]  # type: ignore[union-attr]
+            names, values = [*cuts, *names[1:]], np.concatenate([self.intercept_, self.coef_], axis=1)
+            columns = {"task": self.task_ids_} | dict(zip(names, values.T, strict=True))
+            return data_frame(columns, library or getattr(self, "_library", None))
         if self.coef_.ndim == 3:
             names = [f"{level}: {name}" for level in self.classes_[1:] for name in names]
         values = np.concatenate([self.intercept_[..., None], self.coef_], axis=-1).reshape(-1, len(names))

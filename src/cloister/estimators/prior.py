@@ -25,6 +25,7 @@ from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
+from cloister.tables.targets import Ordered
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
@@ -55,7 +56,8 @@ class _SharedPrior(MultiTaskEstimator):
         return SharedPrior(own_learner(codebook), self._structure(codebook), search_for(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
-        several = codebook.classes is not None and codebook.classes > 2
+        ordered = isinstance(codebook.target, Ordered)
+        several = codebook.classes is not None and codebook.classes > 2 and not ordered
         check_word("structure", self.structure, ["auto", *STRUCTURES])
         if several and self.structure not in ("auto", "mean", "relevance"):
             raise InputError(

@@ -11,6 +11,7 @@ from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.counts import CountRegression
 from cloister.learners.linear.losses import LeastSquares, Logistic, PoissonLoss, Softmax
+from cloister.learners.linear.ordered import OrderedClassification, OrderedLoss
 from cloister.learners.linear.regression import Regression
 from cloister.learners.penalties import Quadratic
 
@@ -34,6 +35,8 @@ __all__ = [
     "Logistic",
     "Module",
     "Nesterov",
+    "OrderedClassification",
+    "OrderedLoss",
     "PoissonLoss",
     "PublicFeatures",
     "Quadratic",

@@ -39,7 +39,7 @@ from cloister.tables.column_types import Categorical, Date, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind, emptied
-from cloister.tables.targets import Count
+from cloister.tables.targets import Count, Ordered
 from cloister.tables.transforms import IDENTITY
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
@@ -321,6 +321,12 @@ class Codebook:
     def width(self) -> int:
         """Number of encoded columns that have a weight, intercept included."""
         return 1 + len(self.column_names)
+
+    @property
+    def size(self) -> int:
+        """Number of weights of a task's model."""
+        classes = self.classes or 2
+        return self.width + classes - 2 if isinstance(self.target, Ordered) else (classes - 1) * self.width
 
     @property
     def row_width(self) -> int:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloister.core.arrays import Floats
+from cloister.core.cuts import at_least, ordered_steps, usual_cuts
 from cloister.tables.codebook import Codebook
+from cloister.tables.targets import Ordered
+
+#: How far weights are moved to see what their cuts do.
+_STEP = 1e-5
 
 
 def coefficient_names(codebook: Codebook) -> tuple[str, ...]:
@@ -20,6 +25,9 @@ def coefficient_names(codebook: Codebook) -> tuple[str, ...]:
     ('so so: intercept', 'so so: age', 'good: intercept', 'good: age')
     """
     names = ("intercept", *codebook.column_names)
+    if isinstance(codebook.target, Ordered):
+        first, *others = (f"{level} or more" for level in codebook.target.levels[1:])
+        return (first, *names[1:], *others)
     if codebook.classes is None or codebook.classes == 2:
         return names
     levels = codebook.target.levels[1:]  # type: ignore[union-attr]
@@ -41,11 +49,35 @@ def in_user_units(
     values = _flat(codebook, weights)
     if covariance is None:
         return values, np.full((weights.size, weights.size), np.nan)
-    turn = (_flat(codebook, np.eye(weights.size)) - _flat(codebook, np.zeros_like(weights))).T
+    if isinstance(codebook.target, Ordered):  # cuts are no linear function of weights: to first order
+        steps = _STEP * np.eye(weights.size)
+        turn = (_flat(codebook, weights + steps) - _flat(codebook, weights - steps)).T / (2 * _STEP)
+    else:
+        turn = (_flat(codebook, np.eye(weights.size)) - _flat(codebook, np.zeros_like(weights))).T
     return values, turn @ covariance @ turn.T
 
 
+def user_coefficients(units: Codebook | OwnScaling, weights: Floats) -> tuple[Floats, Floats]:
+    """Return coefficients (..., columns) and intercepts (...) in the user's units, from weights.
+
+    With several classes both have one more axis before the last. Of ordered classes the intercepts,
+    (..., classes - 1), are the log-odds of each class but the first, or more.
+    """
+    if isinstance(units, Codebook) and isinstance(units.target, Ordered):
+        coef, intercept = units.to_user_units(weights[..., : units.width])
+        start, logs = usual_cuts(len(units.target.levels))
+        steps = ordered_steps(weights[..., units.width :], units.width, logs)
+        return coef, at_least(start + intercept, steps)
+    by_class = weights.reshape(*weights.shape[:-1], -1, units.width)
+    coef, intercept = units.to_user_units(by_class)
+    one = by_class.shape[-2] == 1
+    return (coef[..., 0, :], intercept[..., 0]) if one else (coef, intercept)
+
+
 def _flat(codebook: Codebook, weights: Floats) -> Floats:
+    if isinstance(codebook.target, Ordered):
+        slopes, cuts = user_coefficients(codebook, weights)
+        return np.concatenate([cuts[..., :1], slopes, cuts[..., 1:]], axis=-1)
     by_class = weights.reshape(*weights.shape[:-1], -1, codebook.width)
     coef, intercept = codebook.to_user_units(by_class)
     return np.concatenate([intercept[..., None], coef], axis=-1).reshape(weights.shape)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cloister.core.arrays import Array, Floats
-from cloister.tables.column_types import Numeric
+from cloister.tables.column_types import Categorical, Numeric
 from cloister.tables.feature import require
 from cloister.tables.reading import Reading, is_real
 
@@ -103,6 +103,40 @@ class Count(Numeric):
         return np.exp(np.clip(scores + center, math.log(max(self.low, 1e-300)), math.log(self.high)))
 
 
+@dataclass(frozen=True)
+class Ordered(Categorical):
+    """Three classes or more in order, the lowest first: a cumulative logit with one slope for each column.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    levels : sequence
+        Every class that is publicly possible, in order.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("classes", "levels")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.levels) > 2 and not self.ordinal and self.missing is None,
+            f"classes of {self.name!r} must be three or more, in order, and nothing else. Got "
+            f"{list(self.levels)}. Of two classes one is all there is: leave kind out.",
+        )
+
+    @classmethod
+    def from_keys(cls, name: str, keys: Mapping[str, Any]) -> Self:
+        return cls(name, next(iter(keys.values()), ()))
+
+    def entry(self) -> dict[str, Any]:
+        return {"kind": "ordered"} | super().entry()
+
+    @property
+    def effects(self) -> str | None:
+        return f"log-odds of a higher class of {self.name}"
+
+
 def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
     limits = keys.get("bounds")
     require(
@@ -113,4 +147,4 @@ def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
 
 
 #: What may stand as ``kind`` beside a target's limits.
-KINDS: dict[str, type[Count]] = {"count": Count}
+KINDS: dict[str, type[Count | Ordered]] = {"count": Count, "ordered": Ordered}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ class Slope:
 
 class Likelihood(ABC):
     """The rows of a block of tasks as a function of coordinates u, (k, p)."""
+
+    #: A task is done when a step is no longer than this, relative to its coordinates.
+    tolerance: ClassVar[float] = 1e-9
 
     @property
     @abstractmethod
@@ -106,14 +109,12 @@ def modes_by_variance(rows: Likelihood, variances: Floats) -> ModesByVariance:
     return ModesByVariance(variances, modes, evidence, rows)
 
 
-def find_mode(
-    rows: Likelihood, variance: float, start: Floats | None = None, tol: float = 1e-9, max_iter: int = 60
-) -> Floats:
+def find_mode(rows: Likelihood, variance: float, start: Floats | None = None, max_iter: int = 60) -> Floats:
     """Return the most probable coordinates of every task under one prior variance."""
     found = np.zeros(rows.shape) if start is None else start.copy()
     left, here = np.arange(len(found)), rows
     for _ in range(max_iter):
-        moved, done = _step(here, variance, found[left], tol)
+        moved, done = _step(here, variance, found[left])
         found[left] = moved
         if done.all():
             break
@@ -122,14 +123,14 @@ def find_mode(
     return found
 
 
-def _step(rows: Likelihood, t: float, u: Floats, tol: float) -> tuple[Floats, NDArray[np.bool_]]:
+def _step(rows: Likelihood, t: float, u: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return each task's next point, and whether it is as good as the mode."""
     there = rows.slope(u)
     total = u / t + there.gradient
     lower = factors_of(t * there.curvature)
     half = np.linalg.solve(lower, total[:, :, None])
     step = -t * np.linalg.solve(lower.swapaxes(1, 2), half)[:, :, 0]
-    done = np.sqrt(np.square(step).sum(axis=1)) <= tol * (1 + np.sqrt(np.square(u).sum(axis=1)))
+    done = np.sqrt(np.square(step).sum(axis=1)) <= rows.tolerance * (1 + np.sqrt(np.square(u).sum(axis=1)))
     beta = rows.reach(step)
     length = np.where(beta > 1, np.log1p(beta) / np.maximum(beta, 1.0), 1.0)
     before = there.value + np.square(u).sum(axis=1) / (2 * t)

@@ -1,4 +1,4 @@
-"""A table of counts by commands: codebook, fit, predict, gain, summary, report, replay, audit."""
+"""Tables of counts and of ordered classes by commands, from a codebook to a report."""
 
 from __future__ import annotations
 
@@ -78,3 +78,24 @@ def test_what_is_no_count_is_refused(lines: dict[str, np.ndarray]) -> None:
     ):
         Path("wrong.toml").write_text(BOOK.replace(old, new))
         assert word in refused("fit", "ships.csv", "--codebook", "wrong.toml")
+
+
+def test_ordered_classes_from_end_to_end(lines: dict[str, np.ndarray]) -> None:
+    words = np.array(["none", "few", "many"])
+    write_csv("ships.csv", lines | {"accidents": words[np.digitize(lines["accidents"], [1, 4])]})
+    book = BOOK.replace('kind = "count"', 'kind = "ordered"').replace('exposure = "months"\n', "")
+    Path("book.toml").write_text(book.replace("bounds = [0, 100]", 'classes = ["none", "few", "many"]'))
+    ok("fit", "ships.csv", "--codebook", "book.toml", "-o", "run", "--epsilon", 8)
+    ok("predict", "run", "ships.csv", "-o", "said.csv")
+    said = read_table("said.csv")
+    np.testing.assert_allclose(said["p[none]"] + said["p[few]"] + said["p[many]"], 1.0, atol=2e-6)
+    summary = " ".join(ok("summary", "run").split())
+    assert "few or more" in summary
+    assert "log-odds of a higher class of accidents" in summary
+    model = cl.load("run").task_model("7")
+    again = json.loads(ok("replay", "run", "ships.csv", "--task-name", "7", "-o", "7.json", "--json"))
+    np.testing.assert_allclose(again["intercept"], model.intercept, rtol=1e-6)
+    ok("gain", "run", "ships.csv", "--task-name", "7")
+    ok("verify", "run")
+    Path("wrong.toml").write_text(Path("book.toml").read_text().replace(', "many"', ""))
+    assert "three or more" in refused("fit", "ships.csv", "--codebook", "wrong.toml")
