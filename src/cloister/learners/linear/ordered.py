@@ -26,7 +26,8 @@ from cloister.core.spec import DataSpec, Target
 from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept
-from cloister.learners.linear.by_evidence import LEAST_ROWS, OWN_INTERCEPT, VARIANCES, EvidenceLearner, Scored
+from cloister.learners.linear.by_evidence import OWN_INTERCEPT, VARIANCES, EvidenceLearner, Scored
+from cloister.learners.linear.few_rows import LEAST_ROWS
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import Loss, longest_row
 from cloister.learners.linear.own_units import OwnUnits
