@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from cloister import Plan
@@ -43,56 +42,11 @@ class PublicSeed(Gaussian):
 
 
 @dataclass(frozen=True)
-class HalfPublic(Gaussian):
-    """Half of the variance comes from a public seed."""
-
-    def perturb(self, total, channel, noise, source, round):
-        half = noise / np.sqrt(2)
-        known = super().perturb(0 * total, channel, half, SeededRandomness(10), round)
-        return known + super().perturb(total, channel, half, source, round)
-
-
-@dataclass(frozen=True)
 class EveryOther(Gaussian):
     """The noise of a round again in the next one."""
 
     def perturb(self, total, channel, noise, source, round):
         return super().perturb(total, channel, noise, source, round // 2)
-
-
-@dataclass(frozen=True)
-class Alternating(Gaussian):
-    """The noise of a round again two rounds later."""
-
-    def perturb(self, total, channel, noise, source, round):
-        return super().perturb(total, channel, noise, source, round % 2)
-
-
-@dataclass(frozen=True)
-class QuietOnNothing(Gaussian):
-    """Hardly any noise where nobody says anything."""
-
-    def perturb(self, total, channel, noise, source, round):
-        return super().perturb(total, channel, noise if total.any() else noise / 50, source, round)
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "reason"),
-    [
-        (SaysExact, "said to be exact"),
-        (PublicSeed, "the same under another key"),
-        (HalfPublic, "not what it is said to be (keys"),
-        (EveryOther, "comes again in another"),
-        (Alternating, "comes again in another"),
-        (QuietOnNothing, "not what it is said to be"),
-    ],
-)
-def test_liars_are_convicted(mechanism, reason):
-    mu = Plan(MEAN, n_tasks=200).calibrate(1.0).mechanism.mu
-    exact = mechanism is not HalfPublic
-    found = audit(Plan(MEAN, mechanism(mu, exact), n_tasks=200), draws=2000, random_state=1)
-    assert found.convicted
-    assert reason in found.verdict
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 1e3, 1e9])

@@ -48,8 +48,9 @@ from cloister.privacy.randomness import Randomness, Stream, SystemRandomness
 _CALLS, _FEWEST = 4000, 4000
 #: Numbers of noise that are compared under two keys.
 _PAIRED = 20_000
-#: Single releases, those of a channel at least, and numbers of one step in each that are looked at.
-_SINGLE, _FEWEST_SINGLE, _ALONG = 1500, 300, 128
+#: Single releases, those of a channel at least, and numbers of one step in each that are looked at; channels
+#: that are, and rounds that are gone through for them.
+_SINGLE, _FEWEST_SINGLE, _ALONG, _KINDS, _GONE = 1500, 300, 128, 12, 200_000
 #: Lowest bits of whole noise: residues that are counted, and steps in a deviation beyond which none are held.
 _RESIDUES, _HOLDS, _SAID = 8, 2.0**44, ("something", "nothing")
 
@@ -102,6 +103,7 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     if plan.mechanism.correlated:
         return _check_streams(plan, source, numbers)
     kinds = channels_in_use(plan)
+    apart = set(_some(len(kinds), _KINDS))
     p_values: dict[str, float] = {}
     count = 0
     for number, kind in enumerate(kinds):
@@ -112,10 +114,10 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
         found = _lowest_bits(kind, drawn) if plan.mechanism.exact else {}
         if law is not None:
             found |= examine(law, *drawn) | {"keys": _keys(plan, own, kind, law, len(kinds))}
-            if plan.mechanism.coordinatewise:  # else every release is a call of its own as it is
-                found |= along(_single(plan, own, kind, law, max(_FEWEST_SINGLE, _SINGLE // len(kinds))))
-            else:
+            if not plan.mechanism.coordinatewise:  # every release is a call of its own as it is
                 found |= along(_scores(law.uniforms(drawn[0]))[:, : 2 * _ALONG])
+            elif number in apart:
+                found |= along(_single(plan, own, kind, law, max(_FEWEST_SINGLE, _SINGLE // len(kinds))))
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
     for choice in range(max((len(round.channels) for round in plan.rounds), default=0)):
@@ -161,7 +163,7 @@ def _single(plan: Plan, source: Randomness, kind: ChannelInUse, law: Law, count:
     rounds = [first, *(t for t in kind.rounds[1:2] if t == first + 1)]
     total = plan.n_tasks * channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
     made = []
-    for number in range(count // len(rounds)):
+    for number in range(min(count // len(rounds), max(30, _GONE // (1 + first)))):
         run, everyone = Runs.begin(plan, source.derived("single", number), 1), np.array([True])
         run.listen(channel, first)
         made.append([run.release(channel, (total, everyone))[0][0] for _ in rounds])

@@ -184,6 +184,12 @@ def noise_in_two_rounds(honest, self, total, channel, noise, source, round):
 
 
 @bug(Gaussian, "perturb", "fresh noise", plans.wide)
+def noise_two_rounds_later(honest, self, total, channel, noise, source, round):
+    """The noise of a round comes again two rounds later."""
+    return honest(self, total, channel, noise, source, round % 2)
+
+
+@bug(Gaussian, "perturb", "fresh noise", plans.wide)
 def noise_in_two_numbers(honest, self, total, channel, *rest):
     """Half of a release's numbers get the noise of the other half."""
     drawn = honest(self, 0 * total, channel, *rest)
