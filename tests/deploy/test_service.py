@@ -229,6 +229,11 @@ def test_a_question_ends_with_who_asks_and_a_new_one_takes_its_place(two):
             assert timed.status_code == 204
             assert time.monotonic() - began < 10
             assert (await office.post("/v1/ask/nobody", content=b"?")).status_code == 404
+            later = asyncio.create_task(office.post("/v1/ask/elm", content=b"fourth"))
+            for odd in ("nan", "-1", "x", "inf"):  # no time at all: as if nothing was said
+                assert (await node.get("/v1/question", headers={"x-wait": odd})).content == b"fourth"
+            later.cancel()
+            await asyncio.gather(later, return_exceptions=True)
 
     asyncio.run(visits())
 

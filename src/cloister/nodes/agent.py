@@ -148,4 +148,4 @@ def _trouble(error: Exception) -> str:
         return f"The operator's service is away, or does not answer: {type(error).__name__}."
     if isinstance(error, InputError):
         return str(error)
-    return f"The service sent what nobody can read: {type(error).__name__}: {error}"
+    return f"The service sent what nobody can read: {type(error).__name__}."

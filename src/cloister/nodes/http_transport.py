@@ -112,7 +112,8 @@ class HttpTransport:
         except TimeoutError:
             return
         finally:
-            self._runner.run(_end(tasks))
+            for error in self._runner.run(_ended(tasks)):
+                self.log.note(f"A node could not be asked: {type(error).__name__}: {error}")
 
     async def _begin(
         self, requests: Mapping[str, bytes], until: float, found: asyncio.Queue[tuple[str, bytes]]
@@ -179,7 +180,9 @@ async def _next(found: asyncio.Queue[Any], until: float) -> Any:
         return await found.get()
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
+async def _ended(tasks: list[asyncio.Task[None]]) -> list[Exception]:
+    """End all tasks; return what went wrong in them."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    return [error for error in found if isinstance(error, Exception)]

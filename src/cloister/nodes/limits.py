@@ -16,6 +16,10 @@ from typing import Any
 Address = tuple[str, int]
 
 
+#: So many kinds of sentences are remembered.
+_KINDS = 1000
+
+
 class SparseLog:
     """Says the first sentence of each kind at once, then one a minute at most, with how many there were.
 
@@ -41,8 +45,11 @@ class SparseLog:
         self._unsaid: Counter[str] = Counter()
 
     def note(self, kind: str, now: float | None = None) -> None:
-        """Count an event. Of kinds there must be few: they are remembered."""
+        """Count an event. Of kinds there should be few: they are remembered."""
         now = time.monotonic() if now is None else now
+        if len(self._said) > _KINDS:
+            self._said.clear()
+            self._unsaid.clear()
         if now - self._said.get(kind, -self.every) < self.every:
             self._unsaid[kind] += 1
             return

@@ -258,9 +258,10 @@ def _bears(who: str) -> str:
 def _wait(request: Any, most: float) -> float:
     """Return how many seconds a request says that it waits, up to so many, which is the default."""
     try:
-        return min(max(float(request.headers.get("x-wait", most)), 0.0), most)
+        wait = float(request.headers.get("x-wait", most))
     except ValueError:
         return most
+    return wait if 0 <= wait <= most else most  # also of what is no number
 
 
 async def _gone(request: Any) -> None:

@@ -6,10 +6,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cloister.core.errors import CloisterError
 from cloister.nodes.deploy.deployment import Deployment
 from cloister.nodes.entry import KeyAuth, httpx
 from cloister.nodes.http_transport import only
@@ -163,7 +164,8 @@ def shown(deployment: Deployment, view: Callable[[Status], None], every: float) 
 
     def look() -> None:
         while True:
-            view(status(deployment))
+            with suppress(CloisterError, OSError, ValueError):  # a file that is just being written
+                view(status(deployment))
             if over.wait(every):
                 return
 
