@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithms.constants import SEARCH
 from cloister.algorithms.stages import Stage
 from cloister.core.arrays import Array, Floats, Public, States
 from cloister.core.channel import Channel, Round
@@ -36,15 +37,10 @@ if TYPE_CHECKING:
     from cloister.store.records import Release
 
 #: Rounds that look for the place, each with so many bins; one more asks for the spread, in powers of two.
-PLACES, BINS = 2, 32
+PLACES, BINS = SEARCH.places, SEARCH.bins
 ROUNDS = PLACES + 1
-#: A window of bins counts if it stands so many deviations of noise out; noise alone does in 2 % of rounds.
-SIGNIFICANT = 3.5
-#: Where a window was found tasks are for sure, and their spread is one of few octaves: so many do for it.
-SPREAD = 2.0
-#: Most of the squared budget that the search may cost, and where all tasks in one bin would stand, in noise
-#: deviations: more would be wasted, and less than `SIGNIFICANT` is not worth asking.
-MOST, CLEAR = 0.1, 15.0
+#: Most of the squared budget that the search may cost.
+MOST = SEARCH.most
 
 _TIE = 1e-9
 
@@ -75,7 +71,7 @@ class Search:
 
 def threshold(numbers: int = 1) -> float:
     """Return how many deviations a window must stand out, where so many numbers are looked for at once."""
-    return math.sqrt(SIGNIFICANT**2 + 2 * math.log(numbers))
+    return math.sqrt(SEARCH.significant**2 + 2 * math.log(numbers))
 
 
 def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
@@ -88,18 +84,20 @@ def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
         return MOST
     stands = n_tasks * mu * math.sqrt(MOST / ROUNDS / 2 / numbers)
     if stands < threshold(numbers):
-        return 1e-6  # nothing could stand out: next to nothing is spent on it
-    return MOST * min(1.0, (CLEAR / stands) ** 2)
+        return SEARCH.nothing  # nothing could stand out: next to nothing is spent on it
+    return MOST * min(1.0, (SEARCH.clear / stands) ** 2)
 
 
-def significant_window(counts: Floats, noise: float, least: float = SIGNIFICANT) -> tuple[int, int] | None:
+def significant_window(
+    counts: Floats, noise: float, least: float = SEARCH.significant
+) -> tuple[int, int] | None:
     """Return the window of bins (its first, and the one after its last) that stands out of the noise most.
 
     None if none stands out by `least` deviations. Of windows that stand out alike it is the first of the
     narrowest, whatever the last bits of noise say.
     """
     best, window = least, None
-    for width in (w for w in (1, 2, 4, 8) if w <= len(counts)):
+    for width in (w for w in SEARCH.windows if w <= len(counts)):
         sums = np.convolve(counts, np.ones(width), mode="valid") / math.sqrt(width)
         at = int(np.argmax(sums > (1 - _TIE) * sums.max()))
         if sums[at] > (1 + _TIE) * best * max(noise, 1e-300):
@@ -131,7 +129,9 @@ def measure_spread(search: Search, value: Floats, noise: float, reach: float, nu
     """Take for the unit so many typical distances from the center, if these stand out."""
     low, high = search.between
     finest = int(finest_octave(low, high))
-    window = significant_window(value[: finest + 1], noise, SPREAD if search.found else threshold(numbers))
+    window = significant_window(
+        value[: finest + 1], noise, SEARCH.spread if search.found else threshold(numbers)
+    )
     if window is None:
         return search
     first, last = window
@@ -262,7 +262,7 @@ class TargetSearch(BinSearch):
 
     about, sought = "where targets are", "targets"
     prefix, single, count = "located", True, 1
-    reach = 3.0  # most targets are within it
+    reach = SEARCH.target_reach  # most targets are within it
 
     def places(self, block: Block) -> Floats:
         return _medians(block)[:, None]
@@ -323,7 +323,7 @@ def _medians(block: Block) -> Floats:
 
 
 #: Typical distances in a unit that values which are spread evenly fill, and fill half of.
-EVEN_IN_ALL, EVEN_IN_HALF = math.sqrt(3), 2 * math.sqrt(3)
+EVEN_IN_ALL, EVEN_IN_HALF = SEARCH.even, SEARCH.half * SEARCH.even
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from cloister.algorithms.constants import STACKING
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.staged import Around, RoundsOf
 from cloister.algorithms.stages import PartOfBoard, Stage
@@ -38,18 +39,8 @@ if TYPE_CHECKING:
     from cloister.store.records import Release
 
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
-PARTS = np.linspace(0, 1, 5)
-_ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
-# WORTH, DOUBTS, both cautions and the 0.7 of `_sharpened` were tuned on generated tables, seeds 0 and 1
-# (`benchmarks family-harm` scores others), FOLLOWED and MANY on School, Exam and Hsb82 as well.
-#: How many rows the prior is worth, and up to how many a task follows it in full; from there on it fades.
-WORTH, FOLLOWED = 4.0, 8.0
-#: Rows from which on blends that are nearly alike can be told apart.
-MANY = 16.0
-#: How many standard errors the estimate is thought to be off, either way: caution takes what it likes best.
-DOUBTS = 1.5
-#: An error of the answer that is small enough, and one that makes it useless.
-CLEAR, USELESS = 0.03, 0.5
+PARTS = np.linspace(0, 1, STACKING.blends)
+_ENDS = np.concatenate([[0.0], (PARTS[1:] + PARTS[:-1]) / 2, [1.0]])
 #: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
 QUESTION = Channel(2, 1.0, Absolute())
 #: What a board says before anyone was asked: the part that tasks rely on, and its error.
@@ -65,7 +56,7 @@ class Caution:
     steep : float
         How readily a task's answer counts in full. It does where the loss, as a parabola in the part of the
         shared model, has a curvature of 1 / `steep` or more, relative to the sum of the losses of the own
-        and of the shared model. (Of more than `MANY` rows less is enough.)
+        and of the shared model. (Of more than `many` rows less is enough.)
     in_doubt, unheard : float
         The part of the shared model to expect if the estimate allows it, and if there is none.
     """
@@ -77,7 +68,8 @@ class Caution:
 
 #: Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own. Log-loss
 #: is mostly chance that no model foresees, and what it says of a bad one is clear.
-NUMBERS, CLASSES = Caution(4.0, 0.05, 0.001), Caution(16.0, 0.2, 0.02)
+NUMBERS = Caution(STACKING.number_steep, STACKING.number_doubt, STACKING.number_unheard)
+CLASSES = Caution(STACKING.class_steep, STACKING.class_doubt, STACKING.class_unheard)
 
 
 def question_share(most: float, n_tasks: int, mu: float) -> float:
@@ -93,7 +85,7 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
     if math.isinf(mu):
         return most
     error = math.sqrt(2) / (n_tasks * mu * math.sqrt(most))
-    return most * min(1.0, (error / CLEAR) ** 2) if error < USELESS else 1e-6
+    return most * min(1.0, (error / STACKING.clear) ** 2) if error < STACKING.useless else STACKING.nothing
 
 
 def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution: Caution) -> Floats:
@@ -114,7 +106,7 @@ def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution:
     with np.errstate(all="ignore"):
         total, curvature = own + shared, 2 * (own + shared - 2 * half)
         part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
-        steep = caution.steep * np.maximum(1.0, rows / MANY)
+        steep = caution.steep * np.maximum(1.0, rows / STACKING.many)
         weight = np.clip(steep * curvature / total, 0.0, 1.0)
         parts = np.stack([weight * part, weight * (1 - part)], axis=1)
     return np.where(np.isfinite(parts), parts, 0.0)
@@ -130,7 +122,7 @@ def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     >>> estimated_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
     [0.0, inf]
     """
-    if noise > USELESS * n_tasks:
+    if noise > STACKING.useless * n_tasks:
         return np.array(UNHEARD)
     total = max(float(value.sum()), noise, 1e-300)
     return np.array(share_and_error(float(value[0]), total, noise))
@@ -154,18 +146,20 @@ def log_prior(estimate: Floats, rows: Floats, caution: Caution) -> Floats:
     part, error = map(float, estimate)
     expected = caution.unheard
     if math.isfinite(error):
-        low, high = (_sharpened(part + away) for away in (-DOUBTS * error, DOUBTS * error))
-        expected = min(max(caution.in_doubt, low, caution.unheard), max(high, caution.unheard), 0.99)
-    mass = np.diff(betainc(WORTH * expected, WORTH * (1 - expected), _ENDS))
+        doubt = STACKING.doubts * error
+        low, high = (_sharpened(part + away) for away in (-doubt, doubt))
+        least, most = caution.unheard, STACKING.surest
+        expected = min(max(caution.in_doubt, low, least), max(high, least), most)
+    mass = np.diff(betainc(STACKING.worth * expected, STACKING.worth * (1 - expected), _ENDS))
     with np.errstate(divide="ignore"):
-        fading = np.minimum(1.0, FOLLOWED / rows)
+        fading = np.minimum(1.0, STACKING.followed / rows)
     return np.asarray(np.log(np.maximum(mass, 1e-30))[:, None] * fading)
 
 
 def _sharpened(part: float) -> float:
     part = min(max(part, 1e-6), 1 - 1e-6)
-    odds = 0.7 * (part / (1 - part)) ** 2
-    return odds / (1 + odds)
+    odds = STACKING.lowered * (part / (1 - part)) ** STACKING.power
+    return float(odds / (1 + odds))
 
 
 #: The seed that folds are drawn with: public, as folds are no secret, so that `replay` needs no seed.
@@ -249,7 +243,7 @@ class ChooseAtHome(Around):
 
     algorithm: Algorithm
     learner: BayesianLearner
-    folds: int = 5
+    folds: int = STACKING.folds
     variants: tuple[Algorithm, ...] = ()
     alone: bool = True
     asks: float | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.algorithms.constants import COVARIANCE
 from cloister.algorithms.prior.noisy_covariance import compose, edge, factor_of, lifted, spikes
 from cloister.algorithms.prior.structure import Structure
 from cloister.core.arrays import Array, Floats, Public
@@ -55,7 +56,7 @@ class Subspace(Structure):
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
         kept, vectors = spikes(total, noise)
         raised = edge(noise, dim)
-        matrices = [compose(kept, vectors, r) for r in (0.003, 0.01, 0.03, 0.1, 0.3) if kept.any()]
+        matrices = [compose(kept, vectors, r) for r in COVARIANCE.mixes if kept.any()]
         matrices += [lifted(total, raised), lifted(total, raised / 2)]
         zero, weight = np.zeros(dim), 1.0 / (1 + len(matrices))
         return [Candidate(weight, zero, factor_of(m), False) for m in matrices]
@@ -88,7 +89,7 @@ class Support(Structure):
         dim, noise = learner.size, float(board["noise"])
         above = board["size"] - np.median(board["size"])
         diagonals = []
-        for threshold in (0.0, 1.0, math.sqrt(2 * math.log(max(dim, 2)))):
+        for threshold in (*COVARIANCE.thresholds, math.sqrt(2 * math.log(max(dim, 2)))):
             kept = np.where(above > threshold * noise, np.maximum(above, 0.0) ** 2, 0.0)
             if kept.sum() > 0:
                 diagonals.append(np.sqrt(np.maximum(kept * dim / kept.sum(), 1e-6)))

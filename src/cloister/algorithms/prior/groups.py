@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from cloister.algorithms.constants import GROUPS
 from cloister.algorithms.prior.structure import Structure, no_group_means
 from cloister.core.arrays import Array, Floats, Integers, Public, States
 from cloister.core.channel import Channel
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     from cloister.algorithms.prior.mean import MovingMean
     from cloister.store.billboard import BoardView
     from cloister.store.records import Release
-
-#: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
-MOST_NOISE = 0.4
-#: How many deviations of pure noise are taken off the spread between groups.
-DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class GroupMeans(Structure):
     groups: Groups = field()
 
     #: Share of the common slot in the message about the mean.
-    share: ClassVar[float] = 0.5
+    share: ClassVar[float] = GROUPS.share
 
     def __post_init__(self) -> None:
         if not self.structure.for_groups:
@@ -121,7 +117,7 @@ class GroupMeans(Structure):
         loudness = float(board["loudness"]) * plain.sensitivity(Relation.REPLACE)
         typical = float(self.groups.counts @ self.groups.counts) / self.groups.tasks
         expected = loudness / math.sqrt(_mean_share(plain) * (1 - self.share) * max(1, left))
-        return expected <= MOST_NOISE * typical
+        return expected <= GROUPS.most_noise * typical
 
     def start(self, learner: BayesianLearner) -> Public:
         count = len(self.groups)
@@ -209,7 +205,7 @@ class GroupMeans(Structure):
         precision = 1 / variance**2
         total = precision.sum(axis=0)
         between = (precision * (found**2 - variance)).sum(axis=0) / total
-        between = np.maximum(between - DEVIATIONS * np.sqrt(2 / total), 0.0)
+        between = np.maximum(between - GROUPS.deviations * np.sqrt(2 / total), 0.0)
         return np.asarray(found * between / (between + variance))
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:

@@ -13,9 +13,6 @@ The points have noise of their own, from the rounds before. It cancels only if t
 point that is too high is answered by lower offsets. Where clipping hides that, because the mean is so far
 away that clipped offsets go one way whatever the point, it does not, and to that extent is in the variance.
 
-The constants of that fit were chosen on generated tables, and mostly on splits of real ones other than those
-that `benchmarks prior-accuracy` scores.
-
 All of it is post-processing of releases, hence free.
 """
 
@@ -30,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.algorithms.constants import BUDGET, GROUPS, MEAN, WEIGHTS
 from cloister.algorithms.prior.groups import GroupMeans
 from cloister.algorithms.prior.noisy_covariance import covariance_factors
 from cloister.algorithms.prior.structure import Structure
@@ -45,18 +43,6 @@ from cloister.learners.linear.average import Candidate, every_class, loose_inter
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
     from cloister.store.records import Release
-
-#: What a is thought to be before any release, its deviation, and the least it may be: a mean
-#: moves by ten times what is released at most.
-USUAL, USUAL_SD, LEAST = 0.4, 0.15, 0.1
-#: How far, in clips, each number of the mean is thought to be from where tasks looked before anything is
-#: released. Loud noise then moves it by less: without that, it took noise for a mean at epsilon 0.05.
-FAR = 1.0
-#: What is released from a point so far off, in clips, is thought wrong by this times the square of it:
-#: clipping bends the line.
-CURVED = 0.35
-#: Noise below this part of a clip is not told from rounding, so that no round counts without limit.
-FINEST = 1e-3
 
 
 def estimate_root(
@@ -83,26 +69,20 @@ def estimate_root(
     [0.3]
     """
     mean, size = points[-1], points.shape[1]
-    for _ in range(8):  # how much a round counts depends on where the mean is
+    for _ in range(MEAN.steps):  # how much a round counts depends on where the mean is
         away = np.square(points - mean).sum(axis=1) / clip
-        weight = 1 / (variances + np.square(CURVED * away) / size + np.square(FINEST * clip))
+        weight = 1 / (variances + np.square(MEAN.curved * away) / size + np.square(MEAN.finest * clip))
         share = weight / weight.sum()
         center, middle = share @ points, share @ offsets
         x, g = points - center, offsets - middle
-        slope = USUAL / USUAL_SD**2 - float(weight @ (x * g).sum(axis=1))
-        slope /= 1 / USUAL_SD**2 + float(weight @ np.square(x).sum(axis=1))
-        slope = min(max(slope, LEAST), 1.0)
+        slope = MEAN.usual / MEAN.usual_sd**2 - float(weight @ (x * g).sum(axis=1))
+        slope /= 1 / MEAN.usual_sd**2 + float(weight @ np.square(x).sum(axis=1))
+        slope = min(max(slope, MEAN.least), 1.0)
         unsure = float(np.square(share) @ variances)
-        gain = slope / (slope**2 + unsure / (FAR * clip) ** 2)
+        gain = slope / (slope**2 + unsure / (MEAN.far * clip) ** 2)
         mean = center + gain * middle
     one_way = min(1.0, max(0.0, float(middle @ middle) - size * unsure) / clip**2)
     return mean, gain**2 * unsure + one_way * float(share @ noise)
-
-
-#: The part of a shared prior's weight that goes to a group's mean; the rest stays at the common one.
-GROUP_PART = 0.8
-#: Share of the shared priors' weight for one whose differences from the mean are in the tasks' own units.
-OWN_UNITS = 0.1
 
 
 @dataclass(frozen=True)
@@ -137,7 +117,7 @@ class MovingMean(Structure):
 
     def message_variance(self, learner: BayesianLearner, board: BoardView) -> Floats:
         """Return the variance of one task's message around its group's mean, in each coordinate."""
-        return np.full(learner.size, learner.clip**2 / (4 * learner.size))  # messages half a clip long
+        return np.full(learner.size, GROUPS.message * learner.clip**2 / learner.size)
 
     def group_candidates(
         self, learner: BayesianLearner, located: int | None, offset: Floats, board: BoardView
@@ -146,14 +126,15 @@ class MovingMean(Structure):
         common = board.derive(self.candidates, learner, located)
         if not any(c.shared for c in common):  # no common mean stood out, but this group's did
             return shared_candidates(learner, offset, [], located, board)
-        there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in common]
-        return [replace(c, weight=(1 - GROUP_PART) * c.weight) for c in common] + there
+        there = [replace(c, weight=WEIGHTS.group * c.weight, mean=c.mean + offset) for c in common]
+        return [replace(c, weight=(1 - WEIGHTS.group) * c.weight) for c in common] + there
 
 
 def short_rounds(size: int, n_tasks: int, mu: float) -> int:
-    return (
-        20 if math.isinf(mu) else int(np.clip(round(1.5 * math.sqrt(n_tasks * mu / math.sqrt(size))), 4, 20))
-    )
+    if math.isinf(mu):
+        return BUDGET.most
+    stands_out = math.sqrt(n_tasks * mu / math.sqrt(size))
+    return int(np.clip(round(BUDGET.rounds * stands_out), BUDGET.fewest, BUDGET.most))
 
 
 def initial_mean(dim: int, start_from: EarlierPrior | None) -> Public:
@@ -192,9 +173,9 @@ def update_mean(
         g, s = total / precision, math.sqrt(noise) / precision
     # a sd above pure noise (three where an earlier mean would be left), and noise at most twice as long as
     # any mean of clipped offsets can be
-    deviations = 3 if board["mean"].any() else 1
+    deviations = MEAN.surprise_later if board["mean"].any() else MEAN.surprise
     unlikely = (dim + deviations * math.sqrt(2 * dim)) * (s**2 + sampling)
-    moves = since > 0 or (float(g @ g) > unlikely and dim * s**2 < 4)
+    moves = since > 0 or (float(g @ g) > unlikely and dim * s**2 < MEAN.longest)
     mean, offset, variance = board["mean"], clip * g, (clip * s) ** 2
     public = {"offset": offset, "offset_variance": np.array(variance)}
     if moves:
@@ -233,12 +214,12 @@ def shrunk_mean(
     mean, variance = board["mean"], float(board["variance"])
     if start_from is not None and any(start_from.mean):
         return start_from.combined_mean(mean, variance)
-    by_class, uncertain = mean.reshape(-1, learner.dim), variance + 2 * sampling
+    by_class, uncertain = mean.reshape(-1, learner.dim), variance + MEAN.chance * sampling
     shrunk, first = np.zeros_like(by_class), 1 if learner.intercept else 0
     for part in (slice(0, first), slice(first, learner.dim)):
         square, size = float(np.square(by_class[:, part]).sum()), by_class[:, part].size
         if square > (size + math.sqrt(2 * size)) * uncertain:
-            shrunk[:, part] = by_class[:, part] * (1 - size * uncertain / (2 * square))
+            shrunk[:, part] = by_class[:, part] * (1 - MEAN.shrinkage * size * uncertain / square)
     return shrunk.ravel(), variance
 
 
@@ -265,11 +246,11 @@ def shared_candidates(
     factors = [_widened(math.sqrt(full) * factor, wider) for factor in factors]
     noise = noise_share(learner, mean, board)
     heard, total = 0.0 if located in (0, 1) else 1 - noise, shared_weight(noise)
-    shared = in_own_units(learner, mean, OWN_UNITS * total)
+    shared = in_own_units(learner, mean, WEIGHTS.own_units * total)
     if shared:
         total -= shared[0].weight
         around = around[-1:]
-    plainly = 2 / 3 * total if factors else total
+    plainly = WEIGHTS.around * total if factors else total
     shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
     shared += [Candidate(rest, mean, factor, True) for factor in factors]
@@ -297,7 +278,7 @@ def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> flo
 
 def shared_weight(noise: float) -> float:
     """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
-    return 0.9 - 0.4 * noise
+    return WEIGHTS.heard - WEIGHTS.noisy * noise
 
 
 def in_own_units(learner: BayesianLearner, mean: Floats, weight: float) -> list[Candidate]:
@@ -362,7 +343,7 @@ class Joint(MovingMean):
 
     about = "where weights lie, and how they vary"
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
-    moving, standing = 0.6, 0.15
+    moving, standing = MEAN.moving, MEAN.standing
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return tuple(

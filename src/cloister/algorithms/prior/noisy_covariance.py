@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from cloister.algorithms.constants import COVARIANCE
 from cloister.core.arrays import Floats
 
 
@@ -16,7 +17,8 @@ def significant(matrix: Floats, noise: float) -> bool:
     if freedom < 1:
         return False
     excess = np.linalg.norm(matrix - np.trace(matrix) / dim * np.eye(dim)) ** 2
-    return bool(excess >= noise**2 * freedom * (1 + 2 * math.sqrt(2 / freedom)) and excess > 0)
+    least = noise**2 * freedom * (1 + COVARIANCE.surprise * math.sqrt(2 / freedom))
+    return bool(excess >= least and excess > 0)
 
 
 def edge(noise: float, dim: int) -> float:
@@ -32,7 +34,7 @@ def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
     """
     dim = len(matrix)
     values, vectors = np.linalg.eigh(matrix)
-    base = float(np.median(values)) if dim > 5 else 0.0
+    base = float(np.median(values)) if dim > COVARIANCE.bulk else 0.0
     over = np.maximum(values - min(max(base, 0.0), 1 / dim), 0.0)
     return np.sqrt(np.maximum(over**2 - edge(noise, dim) ** 2, 0.0)), vectors
 
@@ -58,7 +60,7 @@ def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
 def lifted(matrix: Floats, lift: float) -> Floats:
     """Return a noisy matrix raised by a multiple of the identity, so that noise leaves it positive."""
     values, vectors = np.linalg.eigh(matrix)
-    floor = max(0.02 * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
+    floor = max(COVARIANCE.floor * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
     return compose(np.maximum(values + lift, floor), vectors)
 
 
@@ -86,11 +88,11 @@ def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
         kept, vectors = spikes(matrix, noise)
         left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
         candidates += [
-            compose(kept + left, vectors, mix=0.01),
-            compose(kept, vectors, mix=min(0.1, max(0.003, leak(kept, noise)))),
+            compose(kept + left, vectors, mix=COVARIANCE.mix),
+            compose(kept, vectors, np.clip(leak(kept, noise), COVARIANCE.least_mix, COVARIANCE.most_mix)),
             lifted(matrix, edge(noise, len(matrix))),
         ]
     chosen = support(matrix, noise)
     if chosen.any():
-        candidates.append(compose(chosen, np.eye(len(matrix)), mix=0.01))
+        candidates.append(compose(chosen, np.eye(len(matrix)), mix=COVARIANCE.mix))
     return [factor_of(candidate) for candidate in candidates]

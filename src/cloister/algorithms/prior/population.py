@@ -26,19 +26,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithms.prior.mean import CURVED, FINEST, LEAST, USUAL, USUAL_SD
+from cloister.algorithms.constants import MEAN, POPULATION
 from cloister.algorithms.prior.structure import Structure
 from cloister.core.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
-
-#: Deviations of the entries of A around that multiple of the identity, as parts of it: on the diagonal, and
-#: off it over the root of the number of weights.
-ON, OFF = 0.7, 0.6
-#: Corrections for an uncertain A beyond which nothing is known.
-MOST = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +64,9 @@ def population_mean(
         return None
     seen, clip = _read(learner, structure, board, rounds), learner.clip
     center, response = seen.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
-    for _ in range(8):  # which rounds count depends on where the mean is
+    for _ in range(MEAN.steps):  # which rounds count depends on where the mean is
         away = np.square(seen.points - center).sum(axis=1) / clip
-        wrong = np.square(CURVED * away) / len(center) + np.square(FINEST * clip)
+        wrong = np.square(MEAN.curved * away) / len(center) + np.square(MEAN.finest * clip)
         weight = 1 / (np.square(seen.noise) + wrong)
         response = _Response.of(seen.points, seen.offsets, weight)
         center = response.zero
@@ -108,7 +102,7 @@ def _read(learner: BayesianLearner, structure: Structure, board: BoardView, roun
 class _Response:
     """How offsets answer to the point tasks look from: the zero of a line, its slope A, and their errors.
 
-    Rows of A are independent given the noise. That of number j has a prior with deviations `ON` and `OFF`
+    Rows of A are independent given the noise. That of number j has a prior with deviations `on` and `off`
     around a multiple of the identity, and the posterior covariance ``prior_j - spans[j].T @ spans[j]``.
     """
 
@@ -124,9 +118,9 @@ class _Response:
         share = weight / weight.sum()
         center, middle = share @ points, share @ offsets
         x, g = points - center, offsets - middle
-        usual = USUAL / USUAL_SD**2 - float(weight @ (x * g).sum(axis=1))
-        usual /= 1 / USUAL_SD**2 + float(weight @ (x * x).sum(axis=1))
-        usual = min(max(usual, 2 * LEAST), 0.95)
+        usual = MEAN.usual / MEAN.usual_sd**2 - float(weight @ (x * g).sum(axis=1))
+        usual /= 1 / MEAN.usual_sd**2 + float(weight @ (x * x).sum(axis=1))
+        usual = min(max(usual, 2 * MEAN.least), POPULATION.steepest)
         matrix, spans = np.empty((x.shape[1], x.shape[1])), []
         for j, row in enumerate(matrix):
             prior = _variances(usual, len(matrix), j)
@@ -136,7 +130,7 @@ class _Response:
             row[:] = spans[-1].T @ (root @ (-g[:, j] - usual * x[:, j]))
             row[j] += usual
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        values = np.clip(values, LEAST, 1.0)
+        values = np.clip(values, MEAN.least, 1.0)
         matrix = (vectors * values) @ vectors.T
         zero = center + (vectors / values) @ (vectors.T @ middle)
         return cls(zero, matrix, 1 / float(weight.sum()), center, usual, spans)
@@ -151,13 +145,13 @@ class _Response:
         away = self.zero - self.center
         inside = self.level * np.eye(size) + sampling
         total = inside
-        for _ in range(50):
+        for _ in range(POPULATION.steps):
             moved = back @ total @ back + np.outer(away, away)
             unsure = [self._variance(j, moved) for j in range(size)]
             before, total = total, inside + np.diag(unsure)
-            if np.trace(total) > MOST * np.trace(inside):
+            if np.trace(total) > POPULATION.most * np.trace(inside):
                 return None
-            if np.trace(total - before) < 1e-9 * np.trace(total):
+            if np.trace(total - before) < POPULATION.settled * np.trace(total):
                 break
         return np.asarray(back @ total @ back)
 
@@ -169,8 +163,8 @@ class _Response:
 
 def _variances(usual: float, size: int, j: int) -> Floats:
     """Return the prior variances of row j of A."""
-    variances = np.full(size, (OFF * usual) ** 2 / size)
-    variances[j] = (ON * usual) ** 2
+    variances = np.full(size, (POPULATION.off * usual) ** 2 / size)
+    variances[j] = (POPULATION.on * usual) ** 2
     return variances
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.algorithms.constants import MEAN, WEIGHTS
 from cloister.algorithms.prior.mean import (
     Mean,
     in_own_units,
@@ -54,9 +55,9 @@ class FeatureRelevance(Structure):
     about = "where weights lie, and which features matter"
     several_classes = True
     #: Share of the message that is the mean: from here on it does not pay for the squares, under replace.
-    share = 2 / 3
+    share = WEIGHTS.relevance
     #: Least variance of a feature's prior, of an average of 1.
-    floor = 0.03
+    floor = WEIGHTS.least_relevance
 
     def grouped(self, groups: Groups) -> Structure:
         return Mean().grouped(groups)
@@ -93,7 +94,7 @@ class FeatureRelevance(Structure):
         steps = float(mean @ mean) / float(first @ first)
         chance = steps * np.maximum(board["chance"], 0.0) / float(board["spoken"])
         noise = learner.size // learner.dim * float(board["variance"])
-        left = 1 - (noise / 2 + chance) / np.maximum(_by_feature(learner, mean), 1e-300)
+        left = 1 - (MEAN.shrinkage * noise + chance) / np.maximum(_by_feature(learner, mean), 1e-300)
         return np.asarray(np.tile(np.maximum(left, 0.0), learner.size // learner.dim) * mean)
 
     def prior(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
@@ -113,9 +114,9 @@ class FeatureRelevance(Structure):
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
         noise = noise_share(learner, mean, board)
-        half = 0.4 * shared_weight(noise)
+        half = WEIGHTS.by_class * shared_weight(noise)
         shared = [
-            Candidate(0.2, zero, factor, False),
+            Candidate(WEIGHTS.zero, zero, factor, False),
             *in_own_units(learner, mean, half),
             Candidate(half, mean, math.sqrt(learner.prior_scales[2]) * relevant, True),
         ]

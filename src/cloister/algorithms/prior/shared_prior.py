@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.bases import BayesianAlgorithm
+from cloister.algorithms.constants import BUDGET, GROUPS
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.prior.groups import solve_by_group
 from cloister.algorithms.prior.mean import Joint
@@ -35,9 +36,6 @@ from cloister.plan.algorithm import Budget
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
     from cloister.store.records import Release
-
-#: Share of the squared budget that buys the scale of the prior.
-SCALE_SHARE = 0.06
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class SharedPrior(Staged, BayesianAlgorithm):
         if not self.structure.buys_scale:
             return (*self.searches, walk)
         first, last = self.learner.first, self.learner.last
-        share = SCALE_SHARE / len(self.learner.questions)
+        share = BUDGET.questions / len(self.learner.questions)
         before = (Ask(self, question, share, self._known.get(question.name)) for question in first)
         after = (Ask(self, question, share, self._known.get(question.name), True) for question in last)
         return (*self.searches, *before, walk, *after)
@@ -293,7 +291,7 @@ def _scale_known(answer: Array) -> bool:
 
     All variances of classes' grid alike have a deviation of 3.
     """
-    return float(answer[1]) < 2.0 if len(answer) == 2 else _informative(tuple(answer.tolist()))
+    return float(answer[1]) < GROUPS.unsure if len(answer) == 2 else _informative(tuple(answer.tolist()))
 
 
 def _informative(answer: tuple[float, ...]) -> bool:

@@ -246,7 +246,7 @@ class Regression(BayesianLearner):
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood.
 
         Tasks of too few rows to tell go by what was heard. If the noise was, candidates' levels are among it:
-        they vary by no less than targets were found to.
+        they vary by what of targets' spread is not noise.
         """
 
         def solve(home: Home, few: int) -> States:
@@ -254,7 +254,8 @@ class Regression(BayesianLearner):
                 return self._average(home, trusted(candidates, answers), answers)
             heard = relied_on(candidates, answers)
             if heard and _known_level(answers) is not None:
-                wide = self.widening * self.dim / TYPICAL**2
+                between = max(0.0, TYPICAL**-2 - math.exp(float(answers["level"][0])))
+                wide = self.widening * self.dim * between
                 heard = [replace(c, factor=with_level(c.factor, wide)) for c in heard]
                 return self._average(home, heard, answers)
             return self._level_and_slopes(home, heard, answers)

@@ -1,0 +1,174 @@
+"""The numbers that searches, shared priors and stacking choose by: a frozen dataclass a stage.
+
+Each says where it comes from. What is *derived* follows from the sentence; to change it needs another one.
+What is *tuned* was chosen by measuring: on made tables, and on splits of real ones other than those that are
+scored. Who changes one measures again, by the benchmarks that it names, and says so in the page about shared
+priors. A test holds that there are no other numbers in the modules that use these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+#: What measures again what is tuned: ``python -m benchmarks`` and these names.
+GAIN_AND_HARM = "prior-accuracy, harm"
+#: The test of how often standard errors cover.
+COVERAGE = "tests/app/test_run_summary.py"
+
+
+def derived(value: Any, why: str) -> Any:
+    """Return the field of a number that follows from something."""
+    return field(default=value, metadata={"derived": why})
+
+
+def tuned(value: Any, what: str, by: str = GAIN_AND_HARM) -> Any:
+    """Return the field of a number that was chosen by measuring, with the benchmarks to measure it by."""
+    return field(default=value, metadata={"tuned": what, "by": by})
+
+
+def told(constants: Any) -> list[tuple[str, Any, dict[str, str]]]:
+    """Return name, value and origin of all numbers of a stage."""
+    return [(item.name, item.default, dict(item.metadata)) for item in fields(constants)]
+
+
+@dataclass(frozen=True)
+class SearchConstants:
+    """Where targets and features are."""
+
+    places: int = tuned(2, "rounds that look for the place; a third is no better", "bounds, harm")
+    bins: int = tuned(32, "bins of a round: two rounds tell a thousandth of the bounds", "bounds, harm")
+    significant: float = derived(3.5, "noise has such a window, 1 to 8 of 32 bins wide, in 2 % of rounds")
+    windows: tuple[int, ...] = derived((1, 2, 4, 8), "octaves up to a quarter of the bins")
+    spread: float = tuned(2.0, "deviations, where tasks were heard and their spread is one of few octaves")
+    most: float = tuned(0.1, "largest share of the squared budget")
+    clear: float = derived(15.0, "deviations of all tasks in one bin: a fourth of them still stand 3.5 out")
+    nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
+    target_reach: float = derived(3.0, "normal targets are within three typical distances, but for 0.3 %")
+    even: float = derived(math.sqrt(3), "typical distances in half the width of what is spread evenly")
+    half: float = tuned(2.0, "a prior's features had better fill half of their unit", "bounds, harm")
+
+
+@dataclass(frozen=True)
+class BudgetConstants:
+    """How many rounds, and what of the budget questions have."""
+
+    questions: float = tuned(0.06, "share of the squared budget for questions; 10 to 30 % are no better")
+    rounds: float = tuned(1.5, "rounds for each root of what the mean stands out by")
+    fewest: int = tuned(4, "rounds at least")
+    most: int = tuned(20, "rounds at most, and without noise")
+
+
+@dataclass(frozen=True)
+class MeanConstants:
+    """Where tasks' weights lie on average, from offsets seen from moving points."""
+
+    usual: float = tuned(0.4, "slope of offsets against the point, before anything is released")
+    usual_sd: float = tuned(0.15, "its deviation")
+    least: float = tuned(0.1, "least slope: a mean moves by ten times what is released at most")
+    far: float = derived(1.0, "clips between start and mean, beforehand: no offset is longer")
+    curved: float = tuned(0.35, "what a round from a clip away is wrong by: clipping bends the line")
+    finest: float = tuned(1e-3, "noise in clips that is not told from a line which is not quite one")
+    steps: int = derived(8, "repetitions until it stays")
+    surprise: float = tuned(1.0, "deviations above pure noise at which a mean starts to move")
+    surprise_later: float = derived(3.0, "where an earlier run's mean would be left: 1 in 700 by chance")
+    longest: float = derived(4.0, "squared length of noise, in clips: twice that of any offset")
+    chance: float = tuned(2.0, "times that luck in which tasks there are counts in the mean's variance")
+    shrinkage: float = tuned(0.5, "part of James and Stein's factor; all of it costs more than it brings")
+    moving: float = tuned(0.6, "share of the mean in a joint message while it moves")
+    standing: float = tuned(0.15, "and while it stands")
+
+
+@dataclass(frozen=True)
+class PopulationConstants:
+    """How far off the mean may be."""
+
+    on: float = tuned(0.7, "deviation of the response on its diagonal, as a part of it", COVERAGE)
+    off: float = tuned(0.6, "of the others, over the root of their number", COVERAGE)
+    most: float = tuned(10.0, "times what it began with beyond which nothing is known of the error")
+    steepest: float = derived(0.95, "a response of 1 would be told from one that has no deviation")
+    steps: int = derived(50, "repetitions until the sum of corrections stays")
+    settled: float = derived(1e-9, "what is left of it then")
+
+
+@dataclass(frozen=True)
+class CovarianceConstants:
+    """What of a noisy covariance is signal."""
+
+    surprise: float = tuned(2.0, "deviations of a chi square above its mean")
+    bulk: int = tuned(5, "eigenvalues whose median is no estimate of the bulk")
+    floor: float = tuned(0.02, "least eigenvalue of a raised matrix, of what it was raised by")
+    mix: float = tuned(0.01, "identity mixed into spikes that stand on what the trace leaves over")
+    least_mix: float = tuned(0.003, "into spikes alone, at least")
+    most_mix: float = tuned(0.1, "and at most")
+    mixes: tuple[float, ...] = tuned((0.003, 0.01, 0.03, 0.1, 0.3), "of a subspace that is told alone")
+    thresholds: tuple[float, ...] = derived(
+        (0.0, 1.0), "deviations of noise: none and one, beside the largest of all"
+    )
+
+
+@dataclass(frozen=True)
+class WeightConstants:
+    """What shared priors weigh before a task looks at its rows."""
+
+    heard: float = tuned(0.9, "all together, where nothing of the mean is noise")
+    noisy: float = tuned(0.4, "less of it where all is")
+    around: float = tuned(2 / 3, "part of those around the mean alone, beside those with a covariance")
+    own_units: float = tuned(0.1, "part of the one in own units, for two classes")
+    by_class: float = tuned(0.4, "for several classes: of it in own units, and of relevant features, each")
+    zero: float = tuned(0.2, "for several classes: of the one around zero")
+    group: float = tuned(0.8, "part of the shared ones that goes to a group's mean", "groups")
+    relevance: float = tuned(2 / 3, "share of the mean in a message with squares", "classes")
+    least_relevance: float = tuned(0.03, "least variance of a feature's prior, of an average of 1", "classes")
+
+
+@dataclass(frozen=True)
+class GroupConstants:
+    """Whether groups are asked, and how far they differ."""
+
+    most_noise: float = tuned(
+        0.4, "noise of a group's offset in the end, in clips, if it is asked for", "groups"
+    )
+    deviations: float = derived(2.0, "of pure noise, taken off the spread between groups: 2 % by chance")
+    share: float = tuned(0.5, "of the common slot in the message")
+    message: float = tuned(0.25, "squared length of a message, in clips, if nobody tells it")
+    unsure: float = derived(2.0, "log deviation from which a grid of scales says nothing: all alike have 3")
+
+
+@dataclass(frozen=True)
+class StackingConstants:
+    """How far tasks rely on a shared model beside their own."""
+
+    blends: int = tuned(5, "blends that a task weighs, from none to all of the shared model", "family-harm")
+    folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
+    worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
+    followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
+    many: float = tuned(16.0, "rows from which on blends that are nearly alike are told apart", "family-harm")
+    doubts: float = tuned(1.5, "errors of the answer that caution allows for, either way", "family-harm")
+    clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
+    useless: float = derived(0.5, "error of a share that says nothing: as far as from the middle to an end")
+    nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
+    power: float = tuned(2.0, "of the odds that are heard: few rows draw answers to a half", "family-harm")
+    lowered: float = tuned(0.7, "times these odds: too much costs more than too little", "family-harm")
+    number_steep: float = tuned(4.0, "how readily answers count, for squares", "family-harm")
+    number_doubt: float = tuned(
+        0.05, "part of the shared model expected in doubt, for squares", "family-harm"
+    )
+    number_unheard: float = tuned(0.001, "and if nothing was heard", "family-harm")
+    class_steep: float = tuned(16.0, "how readily answers count, for log-losses", "family-harm")
+    class_doubt: float = tuned(0.2, "expected in doubt, for log-losses", "family-harm")
+    class_unheard: float = tuned(0.02, "and if nothing was heard", "family-harm")
+    surest: float = derived(0.99, "most that a prior expects: a beta distribution has no mean of 1")
+
+
+SEARCH = SearchConstants()
+BUDGET = BudgetConstants()
+MEAN = MeanConstants()
+POPULATION = PopulationConstants()
+COVARIANCE = CovarianceConstants()
+WEIGHTS = WeightConstants()
+GROUPS = GroupConstants()
+STACKING = StackingConstants()
+#: All of them, by stage.
+STAGES = (SEARCH, BUDGET, MEAN, POPULATION, COVARIANCE, WEIGHTS, GROUPS, STACKING)
