@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DEMO := .venv-demo
+PRETRAINED := .venv-pretrained
 comma := ,
 # Two processes with one thread each; from Python 3.12 on coverage is measured by the interpreter's own monitoring.
 CORE = $$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
@@ -18,7 +19,7 @@ CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store l
 	$(patsubst %,tests/test_%.py,channel document caveats edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes refused stream_noise streams_apart task_stream workers))
 
-.PHONY: help demo docs test test-slow test-machines test-noise test-versions fuzz mutants check format clean
+.PHONY: help demo docs test test-slow test-machines test-noise test-pretrained test-versions fuzz mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -69,6 +70,14 @@ test-versions: $(READY)  ## the core's tests with the oldest and the newest libr
 MINUTES ?= 5
 fuzz: $(READY)  ## spoiled files for every reader, MINUTES=5 each: nothing but a sentence may come of one
 	@env $(MEMORY) $(BIN)/python tests/fuzzing.py --minutes $(MINUTES)
+
+$(PRETRAINED)/.ready: pyproject.toml constraints.txt
+	@echo "== set-up: installing torch, timm, transformers and peft into $(PRETRAINED) (a few minutes, once)"
+	$(call install,$(PRETRAINED),pretrained$(comma)torch)
+
+test-pretrained: $(PRETRAINED)/.ready  ## the recipes for networks of timm, transformers and peft, on tiny random ones
+	@$(PRETRAINED)/bin/python tests/pretrained.py docs/pretrained.md
+	@$(PRETRAINED)/bin/python -m benchmarks architectures
 
 mutants: $(READY)  ## break the code in small ways, one at a time: the tests must notice each
 	@$(BIN)/python -m mutants

@@ -56,6 +56,7 @@ LINEAR = {
     "shared prior, squares": cl.algorithms.SharedPrior(cl.learners.Regression(DIM)),
     "fed avg": CONVEX,
     "fed prox": cl.algorithms.FedProx(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
+    "scaffold": cl.algorithms.Scaffold(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
     "ditto": cl.algorithms.Ditto(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
     "personalized": cl.algorithms.Personalized(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
     "adaptive": cl.algorithms.AdaptiveFedAvg(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),

@@ -46,7 +46,7 @@ model-averaging/1 module/2 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1
 ordered-classification/1 ordered-loss/1 personalized/1 plan/1 poisson/1 poisson-loss/1 position/1
 power-budget/1 quadratic/1 regression/1 rescaled/1
-server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
+scaffold/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 secure-sum/1 silo-noise/1 toeplitz/1 tree/1 trusted-curator/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
@@ -79,7 +79,9 @@ WORKING_VALUES = {
             "OwnRidge",
             "OwnUnits",
             "Posterior",
+            "FixedNetwork",
             "Precision",
+            "RowKind",
             "PrincipalAxes",
             "PublicFeatures",
             "Question",
@@ -227,6 +229,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
             (TUNED, cl.algorithms.FineTuning(SOLVER)), checks=3, folds=4
         ),
     ),
+    cl.algorithms.Scaffold(NET, cl.learners.Descent(0.5, steps=7), clip=0.5, rounds=3, share=0.5),
     cl.algorithms.FedProx(NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAverage(0.5), lam=0.25),
     cl.algorithms.FTMRL(
         cl.learners.Convex(cl.learners.LeastSquares(2)),

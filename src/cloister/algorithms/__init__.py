@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloister.algorithms.adaptive import AdaptiveFedAvg
 from cloister.algorithms.baselines import Relationship, dp_mtrl, l1_logistic, lasso, mtrl, pooled_ridge, ridge
-from cloister.algorithms.bases import Independent
+from cloister.algorithms.bases import ClientAlgorithm, Independent
 from cloister.algorithms.covariance import GeometricBudget, GroupSparse, LowRank, ModelProtected, PowerBudget
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
 from cloister.algorithms.federated import (
@@ -29,6 +29,7 @@ from cloister.algorithms.prior.groups import GroupMeans
 from cloister.algorithms.prior.mean import Joint, Mean
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
+from cloister.algorithms.scaffold import Scaffold
 from cloister.algorithms.server import ServerAdam, ServerAdamW, ServerAverage, ServerMomentum
 from cloister.algorithms.stacking import ChooseAtHome
 from cloister.algorithms.staged import Rescaled
@@ -42,6 +43,7 @@ __all__ = [
     "Algorithm",
     "Budget",
     "ChooseAtHome",
+    "ClientAlgorithm",
     "ClusteredMetaSGD",
     "CrossValidatedTuning",
     "Decomposed",
@@ -75,6 +77,7 @@ __all__ = [
     "PowerBudget",
     "Relationship",
     "Rescaled",
+    "Scaffold",
     "ServerAdam",
     "ServerAdamW",
     "ServerAverage",

@@ -132,6 +132,7 @@ TYPES = {
     "cloister/model-averaging/1": "cloister.algorithms.mean_regularized:ModelAveraging",
     "cloister/personalized/1": "cloister.algorithms.federated:Personalized",
     "cloister/rescaled/1": "cloister.algorithms.staged:Rescaled",
+    "cloister/scaffold/1": "cloister.algorithms.scaffold:Scaffold",
     "cloister/shared-prior/3": "cloister.algorithms.prior.shared_prior:SharedPrior",
     # parts of algorithms
     "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",

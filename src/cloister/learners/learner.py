@@ -203,11 +203,18 @@ class ClientLearner(ABC):
         anchor: Array | None = None,
         penalty: Penalty | None = None,
         part: Part = Part.ALL,
+        linear: Array | None = None,
     ) -> Array:
         """Train each task on its own rows.
 
-        The anchor has shared parameters alone, and a penalty holds these alone.
+        The anchor has shared parameters alone, and a penalty holds these alone. `linear` has numbers of each
+        task's own, (tasks, shared parameters), that are added to the gradient in every step: those of a
+        linear term of its objective.
         """
+
+    @abstractmethod
+    def gradient(self, weights: Array, block: Block) -> Array:
+        """Return the gradient of each task's mean loss on its own rows, all of them, at its weights."""
 
     @abstractmethod
     def losses(self, weights: Array, block: Block) -> Array:

@@ -281,13 +281,21 @@ class Module(ClientLearner):
         anchor: A | None = None,
         penalty: Penalty | None = None,
         part: Part = Part.ALL,
+        linear: A | None = None,
     ) -> A:
         own, start = self.for_rows(block.X), self._tensor(weights)
         towards = None if anchor is None else self._tensor(anchor)
         rows, keys, steps = own._rows(block), _signed(block.keys), _stepwise(solver)
         with failures_named(len(block)):
-            ended = own.trainer.descend(start, *rows, keys, steps, round, towards, penalty, part)
+            extra = None if linear is None else self._tensor(linear)
+            ended = own.trainer.descend(start, *rows, keys, steps, round, towards, penalty, part, extra)
         return _as_given(ended, weights)
+
+    def gradient(self, weights: A, block: Block) -> A:
+        own = self.for_rows(block.X)
+        with failures_named(len(block)):
+            found = own.trainer.mean_gradients(self._tensor(weights), *own._rows(block))
+        return _as_given(found, weights)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
         _stepwise(solver)

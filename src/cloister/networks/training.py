@@ -214,8 +214,12 @@ class Trainer:
 
     def stack_anchor(self, shared: Tensor, params: Stacked) -> Stacked:
         """Return the public model as a client sees it: shared parameters (1, ...), and its personal ones."""
-        public = _cut(shared[None].to(self.device, torch.float32), list(self.layout.shared.values()))
+        public = self.stack_shared(shared[None])
         return public + params[len(public) :]
+
+    def stack_shared(self, shared: Tensor) -> Stacked:
+        """Cut flat numbers (k, shared), one for each shared parameter, as `stack` cuts parameters."""
+        return _cut(shared.to(self.device, torch.float32), list(self.layout.shared.values()))
 
     def flatten(self, params: Stacked) -> Tensor:
         return torch.cat([w.reshape(len(w), -1) for w in params], dim=1)
@@ -290,10 +294,19 @@ class Trainer:
             )
         return total
 
-    def _gradients(self, params: Stacked, x: Tensor, y: Tensor) -> Stacked:
+    def mean_gradients(self, start: Tensor, X: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of every client's mean loss on all its rows, at its own parameters, (k, p)."""
+        shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
+        with matmul_precision(self.precision):
+            return self.flatten(self._gradients(self.stack(start), X, y, shares))
+
+    def _gradients(self, params: Stacked, x: Tensor, y: Tensor, shares: Tensor | None = None) -> Stacked:
         leaves = tuple(w.detach().requires_grad_() for w in params)
         with torch.enable_grad():
-            return torch.autograd.grad(self.losses(leaves, x, y).sum(), leaves)
+            each = self.losses(leaves, x, y)
+            # A row without weight must not spoil a sum by being not finite.
+            total = each if shares is None else torch.where(shares > 0, shares * each, 0.0)
+            return torch.autograd.grad(total.sum(), leaves)
 
     def descend(
         self,
@@ -307,13 +320,18 @@ class Trainer:
         anchor: Tensor | None = None,
         penalty: Penalty | None = None,
         part: Part = Part.ALL,
+        linear: Tensor | None = None,
     ) -> Tensor:
-        """Train every client from its own start, (k, p), on its own rows; return where that ends."""
+        """Train every client from its own start, (k, p), on its own rows; return where that ends.
+
+        To the gradient of what is shared a `linear` term of each client's own, (k, shared), is added.
+        """
         loop = Loop(self, solver, Free() if penalty is None else penalty, part)
         number = torch.tensor(round, dtype=torch.int64)
         timetable = torch.as_tensor(solver.timetable(round, solver.count(X.shape[1])), dtype=torch.float32)
         towards = start[0, : self.layout.shared_size] if anchor is None else anchor
-        inputs = (start, towards, X, y, weight, keys, number, timetable)
+        more = () if linear is None else (linear.to(torch.float32),)
+        inputs = (start, towards, X, y, weight, keys, number, timetable, *more)
         with matmul_precision(self.precision):
             return self._program(loop, inputs)(*inputs)
 
@@ -355,9 +373,10 @@ class Loop:
         keys: Tensor,
         round: Tensor,
         timetable: Tensor,
+        linear: Tensor | None = None,
     ) -> Tensor:
         """Take all steps of a round and return the flat parameters, (k, p)."""
-        *_, end = self.stages(start, anchor, X, y, weight, keys, round, timetable)
+        *_, end = self.stages(start, anchor, X, y, weight, keys, round, timetable, linear)
         assert end is not None
         return end
 
@@ -371,10 +390,12 @@ class Loop:
         keys: Tensor,
         round: Tensor,
         timetable: Tensor,
+        linear: Tensor | None = None,
     ) -> Iterator[Tensor | None]:
         """Take the same steps with a pause after every few; what comes last is where they end."""
         params = self.trainer.stack(start)
         towards = self.trainer.stack_anchor(anchor, params)
+        added = () if linear is None else self.trainer.stack_shared(linear)[self.trained.start :]
         memory = self.penalty.memory(self.trainer, towards, X, y, weight)
         kept: Kept = tuple(
             tuple(torch.zeros_like(w) for _ in range(self.solver.slots)) for w in params[self.trained]
@@ -383,7 +404,7 @@ class Loop:
         for number, chosen in enumerate(zip(*self.draw(weight, keys, round), timetable, strict=True)):
             if number % STAGE == 1:  # after the first one: the device begins as soon as it has that
                 yield None
-            params, kept = self.step(params, kept, towards, memory, rows, targets, *chosen)
+            params, kept = self.step(params, kept, towards, memory, added, rows, targets, *chosen)
         yield self.trainer.flatten(params)
 
     def draw(self, weight: Tensor, keys: Tensor, round: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -402,6 +423,7 @@ class Loop:
         kept: Kept,
         anchor: Stacked,
         memory: Stacked,
+        added: Stacked,
         X: Tensor,
         y: Tensor,
         at: Tensor,
@@ -420,8 +442,9 @@ class Loop:
         extra = self.penalty.gradient(
             *(part[: self.held] for part in (own, anchor[first:last], memory[first:last]))
         )
-        if extra is not None:  # what is shared is held near the anchor
-            gradients = tuple(map(torch.add, gradients, extra)) + gradients[self.held :]
+        for more in (extra, added):  # of what is shared: it is held near the anchor, or has a linear term
+            if more:
+                gradients = tuple(map(torch.add, gradients, more)) + gradients[self.held :]
         new, kept = self.update(own, kept, gradients, live, numbers)
         return params[:first] + new + params[last:], kept
 

@@ -54,7 +54,8 @@ class Forecast:
     group_rho : float, optional
         Signal over noise of a typical public group's own mean, where there are groups.
     calibrated : bool
-        Whether there are as many tasks as the band was measured with; with fewer it is no forecast.
+        Whether the band was measured for such plans: of linear models, and of as many tasks. If not, it is no
+        forecast.
 
     Examples
     --------
@@ -75,7 +76,8 @@ class Forecast:
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
         if not self.calibrated:
-            return f"No forecast: too few tasks (it is known from {FEWEST_TASKS} on)."
+            known = f"it is known for linear models, from {FEWEST_TASKS} on"
+            return f"No forecast: too few tasks, or a network ({known})."
         gain = "of what sharing without noise would gain"
         level = f"At rho = {self.rho:.3g} (signal over noise)"
         if self.low > 0:

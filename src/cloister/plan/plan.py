@@ -355,7 +355,9 @@ class Plan:
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
-        return replace(found, tasks_needed=None) if self.trust.at_home else found
+        known = found.calibrated and self.algorithm.network is None
+        needed = None if self.trust.at_home else found.tasks_needed
+        return replace(found, tasks_needed=needed, calibrated=known)
 
     def informative_rows(self, rows: float | None) -> float | None:
         """Return a guess at the rows of a task as a forecast counts them: those with classes say less."""

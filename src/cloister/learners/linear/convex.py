@@ -77,14 +77,21 @@ class Convex(ClientLearner):
         anchor: Floats | None = None,
         penalty: Penalty | None = None,
         part: Part = Part.ALL,
+        linear: Floats | None = None,
     ) -> Floats:
         self.check_solver(solver, penalty)
         lam = _strength(penalty)
         towards = np.zeros(self.size) if anchor is None else np.asarray(anchor, dtype=np.float64)
         with np.errstate(all="ignore"):  # data that overflow spoil their own task only
-            if solver.to_the_end:
-                return self._solve(weights, block, solver, towards, lam)
-            return self._steps(weights, block, solver, round, towards, lam)
+            if not solver.to_the_end:
+                return self._steps(weights, block, solver, round, towards, lam, linear)
+            if linear is not None:
+                raise PlanError("ExactSolver knows no linear term. Use Descent with many steps.")
+            return self._solve(weights, block, solver, towards, lam)
+
+    def gradient(self, weights: Floats, block: Block) -> Floats:
+        with np.errstate(all="ignore"):
+            return self.loss.gradient(weights, block.X, block.y, block.weight)
 
     def losses(self, weights: Floats, block: Block) -> Floats:
         return self.loss.value(weights, block.X, block.y, block.weight)
@@ -116,11 +123,19 @@ class Convex(ClientLearner):
         return np.asarray(gradient + lam * (weights - anchor))
 
     def _steps(
-        self, weights: Floats, block: Block, solver: StepSolver, round: int, anchor: Floats, lam: float
+        self,
+        weights: Floats,
+        block: Block,
+        solver: StepSolver,
+        round: int,
+        anchor: Floats,
+        lam: float,
+        linear: Floats | None,
     ) -> Floats:
         kept = tuple(np.zeros_like(weights) for _ in range(solver.slots))
         for rate, *corrections in solver.timetable(round, solver.count(1)).tolist():
-            (gradient,) = solver.shortened((self._gradient(weights, block, anchor, lam),))
+            gradient = self._gradient(weights, block, anchor, lam)
+            (gradient,) = solver.shortened((gradient if linear is None else gradient + linear,))
             direction, kept = solver.direction(weights, gradient, kept, corrections)
             weights = weights - rate * direction
         return weights
