@@ -73,9 +73,10 @@ fuzz: $(READY)  ## spoiled files for every reader, MINUTES=5 each: nothing but a
 
 $(PRETRAINED)/.ready: pyproject.toml constraints.txt
 	@echo "== set-up: installing torch, timm, transformers and peft into $(PRETRAINED) (a few minutes, once)"
-	$(call install,$(PRETRAINED),pretrained$(comma)torch)
+	$(call install,$(PRETRAINED),torch)
 
 test-pretrained: $(PRETRAINED)/.ready  ## the recipes for networks of timm, transformers and peft, on tiny random ones
+	@$(PRETRAINED)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt timm torchvision transformers peft
 	@$(PRETRAINED)/bin/python tests/pretrained.py docs/pretrained.md
 	@$(PRETRAINED)/bin/python -m benchmarks architectures
 

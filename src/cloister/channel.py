@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.core.channel import Channel, Round
+from cloister.core.channel import Channel, Round, equal_rounds
 from cloister.core.lifts import (
     Absolute,
     Diagonal,
@@ -31,4 +31,5 @@ __all__ = [
     "Round",
     "SumOfOuters",
     "SumOfSquares",
+    "equal_rounds",
 ]
