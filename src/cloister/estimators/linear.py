@@ -27,7 +27,7 @@ from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
-from cloister.tables.targets import KINDS
+from cloister.tables.targets import Count, Ordered
 
 #: Most of the squared budget that asks tasks how far they rely on what they share.
 ASKS = 0.1
@@ -71,7 +71,7 @@ def penalties(lam: object) -> list[float]:
 def loss_for(codebook: Codebook) -> Loss:
     """Return the loss of an algorithm that follows gradients; refuse targets of other kinds."""
     classes = codebook.classes
-    if isinstance(codebook.target, tuple(KINDS.values())):
+    if isinstance(codebook.target, Count | Ordered):
         raise InputError(
             f"A target of kind {codebook.target.entry()['kind']!r} is for SharedPrior, SingleTask and Pooled "
             "estimators (--method shared-prior, single-task). Use one of these."

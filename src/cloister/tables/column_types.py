@@ -145,6 +145,11 @@ class Numeric(Feature):
         """What the exponential of a coefficient is; None if it is nothing."""
         return None
 
+    @property
+    def biased(self) -> bool:
+        """Whether coefficients of few rows are biased."""
+        return False
+
     def encoded(self, values: Floats) -> Array:
         """Return values of a target as models take them: clipped, and mapped to [-1, 1]."""
         ((center, half),) = self.affine()
@@ -342,6 +347,11 @@ class Categorical(Feature):
     def ratio(self) -> str | None:
         """What the exponential of a coefficient is."""
         return "odds ratio"
+
+    @property
+    def biased(self) -> bool:
+        """Whether coefficients of few rows are biased."""
+        return True
 
     def encoded(self, values: Floats) -> Array:
         """Return positions of a target's classes as models take them."""

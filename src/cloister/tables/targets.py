@@ -13,7 +13,10 @@ from cloister.core.arrays import Array, Floats
 from cloister.tables.column_types import Categorical, Numeric
 from cloister.tables.feature import require
 from cloister.tables.reading import Reading, is_real
+from cloister.tables.transforms import Monotone, Transform
 
+#: Encoded numbers beyond this, of which bounds are 1, are not told apart.
+_FARTHEST = 50.0
 #: Counts beyond this are no whole numbers in floating point.
 _MOST = 1e15
 
@@ -92,6 +95,10 @@ class Count(Numeric):
     def ratio(self) -> str | None:
         return "rate ratio"
 
+    @property
+    def biased(self) -> bool:
+        return True
+
     def encoded(self, values: Floats) -> Array:
         return np.clip(values, self.low, self.high)
 
@@ -137,6 +144,71 @@ class Ordered(Categorical):
         return f"log-odds of a higher class of {self.name}"
 
 
+_LOG = Monotone("log")
+
+
+@dataclass(frozen=True)
+class Positive(Numeric):
+    """A number above 0 with a long tail, such as an amount or a time: linear in its logarithm.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    low, high : float
+        The lowest, above 0, and the highest value that are publicly possible; others are clipped to them.
+
+    Notes
+    -----
+    What is predicted is the mean of a log-normal law where a model knows how sure it is, or else the median.
+    A mean is never said to be above the median by more than a variance of logarithms of 1 makes it.
+
+    Examples
+    --------
+    >>> Positive("cost", 1, 10_000).predicted(np.array([-9.0, 0.0, 9.0])).round(1)
+    array([1.e+00, 1.e+02, 1.e+04])
+    """
+
+    transform: Transform = _LOG
+
+    keys: ClassVar[tuple[str, ...]] = ("bounds",)
+
+    @classmethod
+    def from_keys(cls, name: str, keys: Mapping[str, Any]) -> Self:
+        low, high = _two(name, keys)
+        return cls(name, low, high)
+
+    def entry(self) -> dict[str, Any]:
+        return {"kind": "positive", "bounds": [self.low, self.high]}
+
+    @property
+    def must(self) -> str:
+        return "hold numbers above 0"
+
+    def read(self, column: Array) -> Reading:
+        found = super().read(column)
+        with np.errstate(invalid="ignore"):
+            return replace(found, wrong=found.wrong | ((found.values <= 0) & ~found.missing))
+
+    def fault(self, cell: Any) -> str:
+        return "not above 0" if is_real(cell) else super().fault(cell)
+
+    @property
+    def effects(self) -> str | None:
+        return f"logarithms: of {self.name} (intercept), and of the factors that it changes by"
+
+    @property
+    def ratio(self) -> str | None:
+        return "ratio"
+
+    def encoded(self, values: Floats) -> Array:
+        ((center, half),) = self.affine()
+        return np.clip((np.log(np.clip(values, self.low, self.high)) - center) / half, -1.0, 1.0)
+
+    def decoded(self, values: Floats) -> Array:
+        return np.exp(super().decoded(np.minimum(values, _FARTHEST)))
+
+
 def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
     limits = keys.get("bounds")
     require(
@@ -147,4 +219,8 @@ def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
 
 
 #: What may stand as ``kind`` beside a target's limits.
-KINDS: dict[str, type[Count | Ordered]] = {"count": Count, "ordered": Ordered}
+KINDS: dict[str, type[Count | Ordered | Positive]] = {
+    "count": Count,
+    "ordered": Ordered,
+    "positive": Positive,
+}
