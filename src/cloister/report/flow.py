@@ -18,6 +18,27 @@ SEEN: tuple[tuple[str, bool, bool, bool, bool], ...] = (
 )
 
 
+def seen_under(plan: Plan) -> tuple[tuple[str, bool, bool, bool, bool], ...]:
+    """Return the same for a plan: who is not trusted sees no bare message."""
+    if not plan.trust.at_home:
+        return SEEN
+    rows, (message, *_), *rest = SEEN
+    leaves = (
+        "as it leaves: masked, with its share of the noise" if plan.trust.masked else "with its own noise"
+    )
+    at_home = (message, True, True, False, False)
+    return rows, at_home, (f"its message {leaves}", True, True, True, False), *rest
+
+
+def _curator(plan: Plan) -> _Box:
+    if plan.trust.masked:
+        lines = ("sees masked messages,", "and opens their sum:", "it has the tasks' noise")
+        return _Box("curator", "curator", lines)
+    if plan.trust.at_home:
+        return _Box("curator", "curator", ("sees noisy messages,", "and adds them up", "as they are"))
+    return _Box("curator", "curator, trusted", ("sees clipped messages,", "adds them up,", "and adds noise"))
+
+
 def flow_picture(plan: Plan, width: int, height: int) -> str:
     """Draw the way of a message, from left to right, or downwards where there is little room."""
     count = len(plan.rounds)
@@ -28,19 +49,20 @@ def flow_picture(plan: Plan, width: int, height: int) -> str:
             f"{plan.n_tasks:,} tasks",
             ("each has its own rows", "and ends with its own", "model, for it alone"),
         ),
-        _Box("curator", "curator, trusted", ("sees clipped messages,", "adds them up,", "and adds noise")),
+        _curator(plan),
         _Box(
             "public",
             "billboard, public",
             (f"{sums}, chained", "by hashes; what follows", "from them is free"),
         ),
     )
+    kind = "masked" if plan.trust.masked else "noisy" if plan.trust.at_home else "clipped"
     said = (
-        ("a clipped", "message of", _numbers(plan), f"in {rounds}"),
+        (f"a {kind}", "message of", _numbers(plan), f"in {rounds}"),
         ("", "a noisy sum", "in each round", ""),
     )
     label = (
-        f"Data flow: each of {plan.n_tasks} tasks says a clipped message to the curator in each of {rounds}; "
+        f"Data flow: each of {plan.n_tasks} tasks says a {kind} message to the curator in each of {rounds}; "
         "the curator posts noisy sums on a public billboard; every task listens, and makes its own model."
     )
     parts = _across(boxes, said, width) if width > 500 else _down(boxes, said)

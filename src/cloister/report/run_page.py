@@ -34,7 +34,7 @@ from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import per_hundred, percent, rounded_down, rounded_up
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.report.figures import histogram
-from cloister.report.flow import SEEN, flow_picture
+from cloister.report.flow import flow_picture, seen_under
 from cloister.report.html_page import Stamp, load_template
 from cloister.report.run_figures import (
     SignalToNoise,
@@ -162,7 +162,9 @@ class PublicPart:
             "charged": self.charged,
             "audit": self.audit,
             "evaluation": self.evaluation,
-            "seen": [row[:3] + row[4:] for row in SEEN] if self.record.rows_together else SEEN,
+            "seen": [
+                row[:3] + row[4:] if self.record.rows_together else row for row in seen_under(self.plan)
+            ],
             "parties": [
                 "the task itself",
                 *(
