@@ -197,6 +197,11 @@ class Reader:
     spoil: tuple[Callable[..., bytes], ...] = (spoil_bytes,)
 
 
+def wrote(path: Path, data: bytes) -> list[Path]:
+    path.write_bytes(data)
+    return [path]
+
+
 @dataclass
 class Found:
     """What a reader did with all cases."""

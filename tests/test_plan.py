@@ -7,6 +7,7 @@ import importlib
 import math
 import tomllib
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import cloister
-from cloister import Billboard, Plan, Tasks, run
+from cloister import Billboard, Ledger, Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import (
     ChooseAtHome,
     Independent,
@@ -29,11 +30,12 @@ from cloister.algorithms import (
     Support,
 )
 from cloister.core.document import TYPES
-from cloister.errors import BillboardError, PlanError
+from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 from cloister.store import Release
+from cloister.tables.codebook import Codebook
 
 ALGORITHMS = [
     Independent(Regression(3)),
@@ -378,3 +380,31 @@ def test_stages_are_what_a_plan_asks_for():
         assert all(str(stage) in str(plan) for stage in stages) == (count > 1)
     assert stages[0].about == "low-rank"
     assert Plan(Independent(Regression(3)), n_tasks=300).stages == ()
+
+
+HUGE = 10**400
+SMALL_PLAN = partial(Plan, MeanRegularized(LeastSquares(3), rounds=2))
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        lambda: SMALL_PLAN(n_tasks=HUGE),
+        lambda: SMALL_PLAN(n_tasks=100, delta=HUGE),
+        lambda: SMALL_PLAN(Gaussian(HUGE), n_tasks=100),
+        lambda: SMALL_PLAN(n_tasks=100).calibrate(HUGE),
+        lambda: SMALL_PLAN(n_tasks=100).calibrate(1.0, HUGE),
+        lambda: SMALL_PLAN(n_tasks=100).calibrate(detection=HUGE),
+        lambda: Ledger(epsilon=HUGE, delta=1e-3),
+        lambda: Ledger(epsilon=1.0, delta=HUGE),
+        lambda: SharedPriorRegressor("school", epsilon=HUGE).plan(9),
+        lambda: Codebook.from_mapping({"x": (0, HUGE), "y": (0, 1)}, ["x"]),
+        lambda: Codebook.from_mapping({"x": (0, 1), "y": (-HUGE, 1)}, ["x"]),
+        lambda: Codebook.from_mapping({"x": {"bounds": (0, 1), "cuts": [HUGE]}, "y": (0, 1)}, ["x"]),
+        lambda: Codebook.from_mapping({"x": {"bounds": (0, 1), "missing": HUGE}, "y": (0, 1)}, ["x"]),
+        lambda: Plan.from_toml(SMALL_PLAN(n_tasks=100, delta=0.01).to_toml().replace("0.01", str(HUGE))),
+    ],
+)
+def test_numbers_of_hundreds_of_digits_are_refused_in_a_sentence(huge):
+    with pytest.raises(CloisterError):
+        huge()

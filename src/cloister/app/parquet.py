@@ -52,7 +52,7 @@ class ParquetFolder:
         try:
             base = str(self.path)
             return ds.dataset(found, format="parquet", partitioning="hive", partition_base_dir=base)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} must hold readable Parquet files. {_reason(error)}") from None
 
     @cached_property
@@ -74,7 +74,7 @@ class ParquetFolder:
             path, folders = Path(fragment.path), get_partition_keys(fragment.partition_expression)
             try:
                 own = fragment.physical_schema
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise _unreadable(path, error) from None
             kinds = dict(zip(own.names, own.types, strict=True))
             kinds |= {name: self.dataset.schema.field(name).type for name in folders}
@@ -97,7 +97,7 @@ class ParquetFolder:
                 filter=rows,
             )
             yield from (batch for batch in scanner.to_batches() if len(batch))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _unreadable(Path(fragment.path), error) from None
 
     def task_names(self, column: str) -> Array:

@@ -32,7 +32,7 @@ from cloister.privacy.statement import percent, rounded_up
 from cloister.store.billboard import Billboard
 
 #: What arrays and numbers that were tampered with can raise.
-_BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 #: The files of a journal whose run has ended.
 _JOURNAL = {"plan.toml", "board", "roster"}
 #: What is said of checks that somebody must give something for.
@@ -258,7 +258,7 @@ def _guarantee_follows(seen: Evidence) -> str:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         claimed = Guarantee.from_dict(document)
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
     due = seen.plan.guarantee_on(seen.board) if seen.choice is None else seen.choice.guarantee
     current = document.get("format") == FORMAT

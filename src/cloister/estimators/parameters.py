@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
+from cloister.core.arrays import is_real
 from cloister.core.errors import InputError
 from cloister.engines.curator import check_ledger
 from cloister.ledger import Ledger
@@ -44,14 +45,14 @@ class PrivacyBudget:
         epsilon: object = self.epsilon
         delta: object = self.delta
         seed: object = self.random_state
-        if not isinstance(epsilon, Real):
+        if not is_real(epsilon):
             raise InputError(f"epsilon must be a number. Got {epsilon!r}.")
         if not self.epsilon > 0:
             raise InputError(
                 f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise; to share nothing, use "
                 "SingleTaskRegressor or SingleTaskClassifier."
             )
-        if delta != "auto" and not isinstance(delta, Real):
+        if delta != "auto" and not is_real(delta):
             raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
         if seed is not None and not isinstance(seed, Integral):
             raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
@@ -89,7 +90,7 @@ def check_word(name: str, word: str, known: Iterable[str]) -> None:
 
 
 def number_or_auto(name: str, given: object, automatic: float) -> float:
-    if isinstance(given, Real):
+    if isinstance(given, Real) and is_real(given):
         return float(given)
     if given != "auto":
         raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from cloister.core.arrays import is_real
 from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.core.lifts import Relation
 from cloister.privacy import tradeoff
@@ -52,7 +53,8 @@ class Account:
 
     def __post_init__(self) -> None:
         check_name("The name of a population", self.population)
-        if not (0 < self.epsilon < math.inf and 0 < self.delta < 1):
+        numbers = is_real(self.epsilon) and is_real(self.delta)
+        if not (numbers and 0 < self.epsilon < math.inf and 0 < self.delta < 1):
             raise BudgetError(
                 f"A ledger needs a finite epsilon > 0 and delta in (0, 1). "
                 f"Got {self.epsilon} and {self.delta}."

@@ -45,7 +45,7 @@ class CuratorAddress:
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
             found = cls(str(document["address"]), str(document["certificate"]))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, RecursionError):
             raise InputError(
                 f'{path} must have the lines address = "host:port" and certificate = "ca.crt". Type cloister '
                 "node link, as the operator tells you."

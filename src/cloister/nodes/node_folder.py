@@ -445,7 +445,7 @@ def _ended(run: Path) -> bool:
 def _document(path: Path, form: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path} cannot be read as TOML. Restore it.") from None
     if document.pop("format", None) != form:
         raise InputError(f"{path} must begin with format = {form!r}. Use the version that wrote it.")

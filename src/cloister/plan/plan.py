@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 
+from cloister.core.arrays import is_real
 from cloister.core.channel import Channel, Round
 from cloister.core.document import fingerprint, flattened, from_document, to_document, type_id
 from cloister.core.errors import BillboardError, CloisterError, PlanError
@@ -39,6 +40,8 @@ from cloister.store.files import write_file
 
 #: No plan file may ask for more rounds, parameters or steps.
 LARGEST = 1_000_000
+#: No plan is for more tasks: beyond, whole numbers are no floats.
+MANY = 2**53
 
 
 @dataclass(frozen=True)
@@ -180,8 +183,9 @@ class Plan:
             raise PlanError("calibrate needs one target: epsilon, or detection. Use calibrate(epsilon=1.0).")
         if epsilon is not None and not epsilon > 0:
             raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to release nothing.")
-        if epsilon is not None and math.isinf(epsilon):
+        if epsilon is not None and not (is_real(epsilon) and epsilon < math.inf):
             raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")
+        _check_number("delta", delta)
         plan = self if delta is None else replace(self, delta=delta)
         if not plan.has_rounds:
             return plan
@@ -543,10 +547,12 @@ def _check_whole(name: str, value: object) -> None:
         raise PlanError(f"{name} must be a whole number. Got {value!r}.")
     if value < 1:
         raise PlanError(f"{name} must be at least 1. Got {value}.")
+    if int(value) > MANY:
+        raise PlanError(f"{name} must be at most {MANY}. Write fewer digits.")
 
 
 def _check_number(name: str, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+    if value is not None and (isinstance(value, bool) or not is_real(value)):
         raise PlanError(f"{name} must be a number. Got {value!r}.")
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.core.arrays import Floats
+from cloister.core.arrays import Floats, is_real
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
 from cloister.core.lifts import Relation
@@ -414,7 +414,7 @@ class NoNoise(PerRound):
 
 def check_level(given: float | None) -> None:
     """Refuse a level that is no level; none at all is one that `calibrate` will find."""
-    if given is not None and not 0 < given < math.inf:
+    if given is not None and not (is_real(given) and 0 < given < math.inf):
         raise PlanError(f"mu must be > 0 and finite. Got {given}. Use NoNoise() for a non-private run.")
 
 

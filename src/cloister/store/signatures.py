@@ -187,7 +187,7 @@ class SignedHead:
             )
             if found.to_dict() == dict(document):
                 return found
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             pass
         raise InputError("This is not a signed head. Pass what `cloister node status --json` prints.")
 

@@ -23,7 +23,7 @@ def read_parquet(file: Path, text: Collection[str], only: Collection[str] | None
         names = pq.read_schema(file).names
         check_names(file, names)
         table = pq.read_table(file, columns=[name for name in names if only is None or name in only])
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(file, "Parquet", error) from None
     return _columns(file, pa, table, text)
 
@@ -49,7 +49,7 @@ def read_arrow(file: Path, text: Collection[str], only: Collection[str] | None) 
             except pa.ArrowInvalid:
                 source.seek(0)
                 table = pa.ipc.open_stream(source).read_all()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(file, "Arrow", error) from None
     check_names(file, table.column_names)
     kept = [name for name in table.column_names if only is None or name in only]

@@ -91,7 +91,10 @@ def from_spec(name: str, spec: Any) -> Feature:
     """Read a mapping's value: a tuple is a range, a list is levels, a dictionary has the keys of a file."""
     if isinstance(spec, Mapping):
         return from_entry(name, spec, "levels", "bounds")
-    kind = _type_of("bounds", spec) if isinstance(spec, tuple) and len(spec) == 2 else None
+    limits = isinstance(spec, tuple) and len(spec) == 2
+    kind = _type_of("bounds", spec) if limits else None
+    if kind is None and limits and all(type(limit) in (int, float) for limit in spec):
+        kind = Numeric  # which says that one of them is no number to compute with
     return Categorical(name, spec) if kind is None else kind.from_entry(name, spec, {})
 
 

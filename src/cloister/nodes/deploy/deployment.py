@@ -290,5 +290,5 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"There is no {path}. Type cloister deploy init FOLDER first.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}. Mend that line.") from None

@@ -152,7 +152,7 @@ def _board(deployment: Deployment) -> Billboard | None:
 def _heard(deployment: Deployment) -> dict[str, float]:
     try:
         found: dict[str, float] = json.loads((deployment.state / "heard.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found
 
