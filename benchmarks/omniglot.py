@@ -215,18 +215,23 @@ def meta_train(plan: Plan, train: Episodes, engine: Batched, seed: int) -> tuple
 
 def judge(
     plan: Plan, train: Episodes, fresh: Episodes, device: str, seed: int = 0
-) -> tuple[float, float, float]:
-    """Run a plan; return the accuracy of fresh tasks from there, its interval, and the seconds it took."""
+) -> tuple[float, float, float, list[float]]:
+    """Run a plan; return fresh tasks' accuracy from there, its interval, the seconds it took, and shares.
+
+    Shares are those of the training tasks that use each meta-model at the end. NOT PRIVATE.
+    """
     engine = Batched(device, tf32=True, compiled=False)
     long = len(train.tasks) > MANY  # compiling pays
     done, seconds = meta_train(plan, train, replace(engine, compiled=long), seed)
     models = adapt(plan, done.board, fresh.tasks, engine=engine)["coef"]
-    return *accuracy(plan.algorithm.learner, models, fresh, device), seconds  # type: ignore[attr-defined]
+    chosen = done.private.models.get("cluster", np.zeros(len(train.tasks)))
+    shares = (np.bincount(chosen.astype(int)) / len(chosen)).tolist()
+    return *accuracy(plan.algorithm.learner, models, fresh, device), seconds, shares  # type: ignore[attr-defined]
 
 
 def judged(name: str, plan: Plan, train: Episodes, fresh: Episodes, device: str) -> Iterator[Figure]:
     """Yield what `judge` finds, by name."""
-    found = judge(plan, train, fresh, device)
+    *found, _ = judge(plan, train, fresh, device)
     yield from zip((name, f"{name}_interval", f"{name}_seconds"), found, strict=True)
 
 

@@ -1,4 +1,4 @@
-"""What there is to measure: modules of `benchmarks` that have a NAME, and of `papers` that have a CLAIM.
+"""What there is to measure: modules of `benchmarks` that have a NAME, of `papers` that have a NOT_COVERED.
 
 Their constants are read without importing them, so that it can be said of every result whether it is of
 older code, even where a library that it needs is not installed:
@@ -28,7 +28,7 @@ from harness.sources import ROOT, Source, data_file
 def modules() -> dict[str, Path]:
     """Return where each benchmark and each figure of a paper is, by name."""
     benchmarks = {constant(path, "NAME"): path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
-    figures = (path for path in sorted((ROOT / "papers").glob("*/*.py")) if constant(path, "CLAIM"))
+    figures = (path for path in sorted((ROOT / "papers").glob("*/*.py")) if constant(path, "NOT_COVERED"))
     papers = {f"{path.parent.name}-{path.stem}".replace("_", "-"): path for path in figures}
     return {name: path for name, path in (benchmarks | papers).items() if name}
 

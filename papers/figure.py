@@ -29,7 +29,7 @@ class Skipped(Exception):
 
 
 class Verdict(StrEnum):
-    """Whether a paper's finding comes out."""
+    """Whether what a paper says comes out."""
 
     YES = "comes out"
     PARTLY = "comes out in part"
@@ -37,11 +37,54 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A verdict, and the plain sentence that says why."""
+class Outcome:
+    """What a claim came to under one accounting, and the numbers that say so."""
 
     verdict: Verdict
-    sentence: str
+    measured: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper, held against what was measured over the whole range that it is about.
+
+    Parameters
+    ----------
+    says : str
+        Where the paper says it, and what, in our words.
+    printed : str
+        The number that it prints; empty if there is none.
+    published : Outcome, optional
+        By the paper's method under the paper's own accounting.
+    repaired : Outcome, optional
+        By the same method with a guarantee that is true.
+    """
+
+    says: str
+    printed: str
+    published: Outcome | None
+    repaired: Outcome | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """It comes out where it does so under both accountings, as far as both were measured."""
+        return together([one.verdict for one in (self.published, self.repaired) if one])
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return what all say, or that it is so in part."""
+    return verdicts[0] if len(set(verdicts)) == 1 else Verdict.PARTLY
+
+
+def judge(places: Sequence[bool], measured: str) -> Outcome:
+    """Return whether something holds in all places that a claim is about, in some, or in none."""
+    verdict = Verdict.YES if all(places) else Verdict.PARTLY if any(places) else Verdict.NO
+    return Outcome(verdict, measured)
+
+
+def count(places: Sequence[bool], noun: str = "places") -> Outcome:
+    """Judge places, and say in how many of them it holds."""
+    return judge(places, f"in {sum(places)} of {len(places)} {noun}")
 
 
 @dataclass(frozen=True)
@@ -72,7 +115,7 @@ class Options:
     def path(self, name: str) -> Path:
         """Return where the user says that a data set is."""
         if name not in self.data:
-            raise Skipped(f"{name} is not public: give its file with --data {name}=PATH.")
+            raise Skipped(f"{name} is not part of the project: name your copy with --data {name}=PATH.")
         if not self.data[name].exists():
             raise Skipped(f"{name} is not at {self.data[name]}.")
         return self.data[name]
@@ -97,6 +140,15 @@ class Figure:
         paragraphs = (self.module.__doc__ or "").strip().split("\n\n")[1:]
         return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
+    def claims(self, data: Data) -> list[Claim]:
+        """Return the paper's statements that could be judged by these data."""
+        made: list[Claim] = self.module.claims(data)
+        return [claim for claim in made if claim.published or claim.repaired]
+
+    def verdict(self, data: Data) -> Verdict:
+        """Return what all claims come to."""
+        return together([claim.verdict for claim in self.claims(data)])
+
 
 def folders() -> dict[str, ModuleType]:
     """Return the papers, by the names of their folders."""
@@ -115,7 +167,7 @@ def figures() -> dict[str, Figure]:
             except ImportError as error:
                 print(f"{paper} {name} is left out: {error}", file=sys.stderr)
                 continue
-            if hasattr(module, "CLAIM"):
+            if hasattr(module, "NOT_COVERED"):
                 full = f"{paper}-{name}".replace("_", "-")
                 found[full] = Figure(full, paper, module)
     return found

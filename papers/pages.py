@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 from harness import catalog, records
 from harness.pages import markdown
 from harness.records import Record
 from harness.sources import ROOT
-from papers.figure import COLUMNS, Figure, folders
+from papers.figure import COLUMNS, Claim, Figure, Outcome, Verdict, folders
 from papers.pictures import picture
 
 FOLDER = ROOT / "docs" / "papers"
 #: Behind a verdict whose code has changed since.
 OLDER = ", of older code"
+#: Heads of a table of claims.
+CLAIMED = ("the paper says", "printed", "as published", "with the true guarantee")
+WORDS = {Verdict.YES: "yes", Verdict.PARTLY: "in part", Verdict.NO: "no"}
 
 
 def section(figure: Figure, record: Record) -> str:
-    """Return what there is to say of one figure, in Markdown."""
+    """Return what there is to say of one figure, in Markdown: the finding, the picture, what was claimed."""
     module, data = figure.module, record["data"]
-    finding = module.finding(data)
+    folded = [markdown([COLUMNS, *module.table(data)]), figure.text]
     parts = [
         f"## {figure.title}",
-        f"**The paper:** {module.CLAIM}",
-        f"**Here:** the finding *{finding.verdict}*. {finding.sentence}",
-        markdown([COLUMNS, *module.table(data)]),
+        f"*{figure.verdict(data).capitalize()}.* {module.finding(data)}",
         f"![{figure.title}]({figure.name}.svg)",
-        figure.text,
+        markdown([CLAIMED, *(row(claim) for claim in figure.claims(data))]),
+        f"**Not covered:** {module.NOT_COVERED}",
+        "<details><summary>All numbers, and how they were made</summary>",
+        *folded,
+        "</details>",
         records.provenance(record, catalog.source(figure.name)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def row(claim: Claim) -> tuple[str, str, str, str]:
+    """Return what a claim came to, a cell an accounting."""
+    return (claim.says, claim.printed, outcome(claim.published), outcome(claim.repaired))
+
+
+def outcome(found: Outcome | None) -> str:
+    return f"**{WORDS[found.verdict]}:** {found.measured}" if found else ""
 
 
 def page(paper: str, figures: list[Figure]) -> str:
@@ -81,18 +96,30 @@ run takes by itself: last digits may come out otherwise.
 
 def index(figures: list[Figure]) -> str:
     """Return the first page: every figure with its verdict, or the command that would run it."""
-    lines = [INDEX, "| figure | the finding | seeds |", "|---|---|---|"]
+    lines = [INDEX]
+    for paper, package in folders().items():
+        mine = [figure for figure in figures if figure.paper == paper]
+        if mine:
+            title = (inspect.getdoc(package) or paper).partition("\n")[0].rstrip(".")
+            lines += [f"## [{title}]({paper}.md)\n", *at_a_glance(mine), ""]
+    return "\n".join(lines)
+
+
+def at_a_glance(figures: list[Figure]) -> list[str]:
+    """Return a table of a paper's figures: a row a claim, or the command that would run it."""
+    rows: list[Sequence[str]] = [("", *CLAIMED, "verdict")]
     for figure in figures:
         record = catalog.record(figure.name)
+        title = figure.title.partition(":")[0]
         if record is None:
-            command = f"`python -m papers run {figure.name}`"
-            lines.append(f"| `{figure.name}`: {figure.title} | not run yet: {command} | - |")
+            command = f"not run yet: `python -m papers run {figure.name}`"
+            rows.append((title, command, "", "", "", "-"))
             continue
-        older = records.is_older(record, catalog.source(figure.name))
-        verdict = figure.module.finding(record["data"]).verdict + OLDER * older
-        link = f"[{figure.title}]({figure.paper}.md)"
-        lines.append(f"| `{figure.name}`: {link} | {verdict} | {record['seeds'] or '-'} |")
-    return "\n".join(lines) + "\n"
+        older = OLDER * records.is_older(record, catalog.source(figure.name))
+        for place, claim in enumerate(figure.claims(record["data"])):
+            first = f"{title}, {record['seeds']} seeds" if record["seeds"] else title
+            rows.append((first * (not place), *row(claim), f"{claim.verdict}{older}"))
+    return [markdown(rows)]
 
 
 def pages(figures: list[Figure]) -> dict[str, str]:

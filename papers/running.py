@@ -71,6 +71,14 @@ def show(figure: Figure, record: Record) -> None:
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    finding = figure.module.finding(record["data"])
+    data = record["data"]
+    for claim in figure.claims(data):
+        shown = [
+            f"{how}: {one.verdict}, {one.measured}"
+            for how, one in (("as published", claim.published), ("repaired", claim.repaired))
+            if one
+        ]
+        console.print(f"[bold]{claim.says}[/] {'; '.join(shown)}.")
     made = records.provenance(record, catalog.source(figure.name))
-    console.print(f"The finding [bold]{finding.verdict}[/]. {finding.sentence}\n{made}\n")
+    finding = figure.module.finding(data)
+    console.print(f"The finding [bold]{figure.verdict(data)}[/]. {finding}\n{made}\n")

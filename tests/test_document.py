@@ -62,7 +62,6 @@ single-task-classifier/1 single-task-regressor/1
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
     "cloister.algorithms": {
-        "Relationship",  # a baseline that cannot be run under a plan
         *("Caution", "PartOfBoard", "Search"),
         *("Ask", "AskParts", "ColumnSearch", "ComparedRounds", "RoundsOf", "TargetSearch", "Walk"),  # stages
     },
@@ -256,6 +255,12 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3)), cl.algorithms.Locate((1, 2), 0.5)
     ),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
+    cl.algorithms.LocalNoise(
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3),
+        0.5,
+        0.25,
+        cl.algorithms.PowerBudget(0.5),
+    ),
     cl.algorithms.LocalOnly(NET, SOLVER),
     cl.algorithms.LocalOnly(
         NET, cl.learners.Adam(0.5, 3, 2, betas=(0.5, 0.25), eps=0.125, weight_decay=0.5, max_norm=2.0)

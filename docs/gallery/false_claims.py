@@ -1,4 +1,4 @@
-"""Fifteen false claims: what mechanisms promise, and what an attack measures.
+"""Seventeen false claims: what mechanisms promise, and what an attack measures.
 
 Most of them are printed in four papers, or are in the code of one. Every red dot is a lower bound on the
 epsilon of such a mechanism, found by running it; the cross is what it claims. Green is the repaired twin

@@ -8,15 +8,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
+from papers.figure import Cell, Claim, Data, Options, Outcome, Row, count, judge, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE
 from papers.mpmtl.problems import school
 
-CLAIM = (
-    "The low-rank algorithm behaves alike at all percentages, and is ahead of DP-MTRL and DP-AGGR, above "
-    "all when ε is small."
+NOT_COVERED = (
+    "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper; DP-MTRL's noise "
+    "is not "
+    "the paper's (Figure 5)."
 )
+GROUPS = ("DP-MTRL", "DP-AGGR")
 PERCENTS = ("30", "50", "70", "90")
 SHOWN = {
     **{method: tradeoff.ALGORITHMS[method] for method in ("published LR", "repaired LR")},
@@ -49,24 +51,41 @@ def draw(data: Data, figure: Any) -> None:
     tradeoff.draw(data, figure, {percent: f"{percent} % for training" for percent in PERCENTS}, SHOWN, rows=2)
 
 
-def finding(data: Data) -> Finding:
-    least = min(point[0] for p in PERCENTS for other in ("DP-MTRL", "DP-AGGR") for point in data[p][other])
-    ahead = all(point[0] < least for p in PERCENTS for how in SHOWN for point in data[p][how])
+def claims(data: Data) -> list[Claim]:
+    places = [(percent, at) for percent in PERCENTS for at in range(len(data["epsilon"]))]
 
-    def gains(how: str, place: int) -> str:
-        return ", ".join(f"{-data[p][f'{how}, percent above alone'][place][0]:.1f}" for p in PERCENTS)
+    def alike(how: str) -> Outcome:
+        texts = [tradeoff.against(data, percent, f"{how} LR") for percent in PERCENTS]
+        worse = ["worse" in text for text in texts]
+        told = f"worse than alone at some ε with {sum(worse)} of 4 percentages"
+        return judge([one == worse[0] for one in worse], told)
 
-    def better(how: str) -> bool:
-        return all("better" in tradeoff.against(data, p, how) for p in PERCENTS)
+    def ahead(how: str) -> Outcome:
+        return count(
+            [data[p][f"{how} LR"][at][0] < min(data[p][o][at][0] for o in GROUPS) for p, at in places]
+        )
 
-    sentence = (
-        f"On the same splits Algorithm 2 with the published noise, which is not private, gains "
-        f"{gains('published LR', -1)} % over learning alone at ε = {data['epsilon'][-1]:g} with 30, 50, 70 "
-        f"and 90 % of the pupils ({gains('published LR', 0)} at {data['epsilon'][0]:g}). With noise whose "
-        f"guarantee holds it gains {gains('repaired LR', -1)} % ({gains('repaired LR', 0)}), and a shared "
-        f"prior {gains('Joint', -1)} % ({gains('Joint', 0)}). All are "
-        f"{'ahead' if ahead else 'not everywhere ahead'} of DP-MTRL and DP-AGGR, which never have less than "
-        f"{least:.2f}."
+    def useful(how: str) -> Outcome:
+        excess = [data[p][f"{how} LR, percent above alone"][at] for p, at in places]
+        return count([found < -2 * error for found, error in excess])
+
+    says = {
+        "Appendix, Fig. 11: Algorithm 2 behaves alike at all percentages of training rows": alike,
+        "Appendix, Fig. 11: it is ahead of DP-MTRL and DP-AGGR, at every ε": ahead,
+        "Appendix, Fig. 11: it is ahead of learning alone, at every ε (by two standard errors)": useful,
+    }
+    return [Claim(text, "", told("published"), told("repaired")) for text, told in says.items()]
+
+
+def finding(data: Data) -> str:
+    def gains(how: str) -> str:
+        found = [-data[p][f"{how}, percent above alone"][-1][0] for p in PERCENTS]
+        return f"{min(found):.1f} to {max(found):.1f} %"
+
+    return (
+        f"At ε = {data['epsilon'][-1]:g} Algorithm 2 gains {gains('published LR')} on learning alone with "
+        "its own "
+        f"noise, which is not private, and {gains('repaired LR')} with a true guarantee; a shared prior "
+        "gains "
+        f"{gains('Joint')}."
     )
-    whole = ahead and better("published LR") and better("repaired LR")
-    return Finding(Verdict.YES if whole else Verdict.PARTLY, sentence)

@@ -18,11 +18,14 @@ from cloister.algorithms import LowRank
 from cloister.core.arrays import Floats
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, digits, mean, say
+from papers.figure import Cell, Claim, Data, Found, Options, Row, digits, judge, mean, say
 from papers.mpmtl.wishart import PublishedWishart
 from papers.pictures import COLOURS, legend
 
-CLAIM = "Without noise all models take on the anomalous task's direction; at ε = 0.1 they do not."
+NOT_COVERED = (
+    "whether useful features stay shared is in pictures of single draws only; here it is in how far "
+    "models move."
+)
 DIM, TASKS, EPSILON = 5, 10, 0.1
 ENDS = ("start", "leaked", "published", "repaired")
 
@@ -96,13 +99,36 @@ def draw(data: Data, figure: Any) -> None:
     legend(figure, 4)
 
 
-def finding(data: Data) -> Finding:
-    leaks = data["leaked"][0] > 0.99
-    kept = abs(data["repaired"][0] - data["start"][0]) < 0.02
-    sentence = (
-        f"Without noise the other tasks' cosine with the anomaly goes from {data['start'][0]:.2f} to "
-        f"{data['leaked'][0]:.2f}; with noise whose guarantee holds it stays, and so do the models "
-        f"themselves (no cosine moves by more than {data['largest change, repaired']:.3f}): nothing leaks "
-        "because nothing is shared."
+def claims(data: Data) -> list[Claim]:
+    start, leaked = data["start"][0], data["leaked"][0]
+    near = {how: abs(data[how][0] - start) < 0.02 for how in ("published", "repaired")}
+    moved = data["largest change, repaired"]
+    told = {how: f"cosine {data[how][0]:.3f}, {start:.3f} at the start" for how in near}
+    return [
+        Claim(
+            "Fig. 2 (b): without noise one task's weights change all others'",
+            "",
+            judge([leaked > 0.99], f"cosine with the anomaly {leaked:.3f}, {start:.3f} at the start"),
+        ),
+        Claim(
+            "Fig. 2 (c): at ε = 0.1 its influence is not significant",
+            "",
+            judge([near["published"]], told["published"]),
+            judge([near["repaired"]], told["repaired"]),
+        ),
+        Claim(
+            "Fig. 2 (c): features that most tasks use are shared all the same",
+            "",
+            None,
+            judge([moved > 0.02], f"no cosine moves by more than {moved:.3f}: nothing is shared"),
+        ),
+    ]
+
+
+def finding(data: Data) -> str:
+    return (
+        f"Without noise all models take on the anomaly's direction; with noise they stay what they were (no "
+        f"cosine moves by more than {data['largest change, repaired']:.3f}). Nothing leaks because nothing "
+        "is "
+        "shared."
     )
-    return Finding(Verdict.YES if leaks and kept else Verdict.NO, sentence)

@@ -1,9 +1,11 @@
 """Figure 4: how the budget is shared over rounds, with and without acceleration.
 
-Low-rank simulation, Algorithm 2, ε = 0.1. Budgets of round t go like t^α in (a), and like Q^-t in (b), where
-losses are made strongly convex; Q is given by its exponent to the base Q₀ = 1 - √(μ/L) = 0.9684. Scores are
-on fresh rows where the paper has five folds of the training rows. λ and rounds are the same everywhere. Alone
-are the same steps without sharing; ridge regression does better (Figure 6).
+Low-rank simulation, Algorithm 2, ε = 0.1. Budgets of round t go like t^α in (a), and like Q^-t in (b),
+where losses are made strongly convex; Q is given by its exponent to the base Q₀ = 1 - √(μ/L) = 0.9684.
+Scores are on fresh rows where the paper has five folds of the training rows. λ and rounds are the same
+everywhere. Alone are the same steps on the same losses without sharing, those of (b) with the ridge of (b);
+draws differ more than exponents do, so the picture shows gains over them on the same draws. Ridge
+regression does better (Figure 6).
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from statistics import fmean
 from typing import Any
 
 from cloister.algorithms import GeometricBudget, LowRank, PowerBudget
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
+from papers.figure import Cell, Claim, Data, Found, Options, Outcome, Row, by, count, judge, mean, say
 from papers.mpmtl import simulation
 from papers.mpmtl.simulation import PAPER, Setting
 from papers.mpmtl.wishart import published_plan
-from papers.pictures import curve, legend, level
+from papers.pictures import COLOURS, curve, legend
 
-CLAIM = (
-    "Errors are smaller with acceleration, and smallest at small positive exponents in both panels, which is "
-    "what the utility analysis says (α = 0 without acceleration, 2/5 with it)."
+NOT_COVERED = (
+    "the paper's Σ, which is in a picture only, and its five folds; λ and rounds are public numbers here,"
+    " not tuned."
 )
 AXES = {"alpha": (-0.8, -0.4, 0.0, 0.4, 0.8, 1.2), "exponent": (-0.8, -0.4, 0.0, 0.2, 0.4, 0.8, 1.2)}
 HOW = {"published": "paper", "repaired": "repaired"}
 SPEEDS = {"plain": False, "accelerated": True}
+THEOREM_6 = {"plain": 0.0, "accelerated": 0.4}
 
 
 def cells(options: Options) -> list[Cell]:
@@ -52,7 +55,9 @@ def errors(setting: Setting, cell: Cell) -> dict[str, float]:
     data, m, seed = setting.data(cell["seed"]), setting.tasks, cell["seed"]
     if cell["panel"] == "reference":
         alone, silent = simulation.reference_plans(setting.algorithm(), m)
-        plans = {"alone": alone, "no noise": silent, "ours": simulation.prior_plan(setting, m)}
+        convex = replace(alone.algorithm, strong=setting.convexity / setting.lr)
+        plans = {"alpha alone": alone, "exponent alone": replace(alone, algorithm=convex)}
+        plans |= {"no noise": silent, "ours": simulation.prior_plan(setting, m)}
     else:
         shared = algorithm(setting, cell)
         plans = {
@@ -69,22 +74,34 @@ def measure(cell: Cell, options: Options) -> dict[str, float]:
 
 def summarise(found: Found) -> Data:
     points = [(cell, value) for cell, value in found if cell["panel"] != "reference"]
+    references = {cell["seed"]: value for cell, value in found if cell["panel"] == "reference"}
     data: Data = {panel: sorted({c["x"] for c, _ in points if c["panel"] == panel}) for panel in AXES}
-    for (panel, fast, _), values in by(points, "panel", "accelerated", "x").items():
-        for how in HOW:
-            name = f"{panel}, {how}, {'accelerated' if fast else 'plain'}"
-            data.setdefault(name, []).append(mean([value[how] for value in values]))
-    for panel in AXES:  # draws differ more than exponents do: what counts is the excess on the same draws
+    for panel in AXES:
         for speed, fast in SPEEDS.items():
             mine = [one for one in points if (one[0]["panel"], one[0]["accelerated"]) == (panel, fast)]
-            errors = {x: [value["repaired"] for value in values] for (x,), values in by(mine, "x").items()}
-            least = min(errors.values(), key=fmean)
-            data[f"{panel}, {speed}, percent above the best"] = [
-                mean([100 * (a / b - 1) for a, b in zip(each, least, strict=True)])
-                for each in errors.values()
-            ]
-    references = [value for cell, value in found if cell["panel"] == "reference"]
-    return data | {name: mean([value[name] for value in references]) for name in references[0]}
+            for how in HOW:
+                name = f"{panel}, {how}, {speed}"
+                errors = {x: [value[how] for value in values] for (x,), values in by(mine, "x").items()}
+                least = min(errors.values(), key=fmean)
+                alone = [
+                    references[cell["seed"]][f"{panel} alone"]
+                    for cell, _ in mine
+                    if cell["x"] == data[panel][0]
+                ]
+                for x in data[panel]:  # draws differ more than exponents do: what counts is the same draws
+                    data.setdefault(name, []).append(mean(errors[x]))
+                    data.setdefault(f"{name}, gain", []).append(percent_below(errors[x], alone))
+                    data.setdefault(f"{name}, above the best", []).append(
+                        percent_below(least, errors[x], least)
+                    )
+    every = list(references.values())
+    return data | {name: mean([value[name] for value in every]) for name in every[0]}
+
+
+def percent_below(errors: list[float], of: list[float], unit: list[float] | None = None) -> list[float]:
+    """Return by how many percent errors are below others on the same draws."""
+    each = zip(errors, of, unit or of, strict=True)
+    return mean([100 * (other - error) / one for error, other, one in each])
 
 
 def table(data: Data) -> list[Row]:
@@ -95,51 +112,74 @@ def table(data: Data) -> list[Row]:
                 texts = [say(data[f"{panel}, {how}, {speed}"][place]) for how in HOW]
                 rows.append((f"{symbol} = {x:g}, {speed}", "", *texts, ""))
     rows.append(("no noise", "0.0140", say(data["no noise"]), say(data["no noise"]), ""))
-    return [*rows, ("alone; ours at ε = 0.1", "", say(data["alone"]), say(data["alone"]), say(data["ours"]))]
+    for panel, label in (("alpha", "(a)"), ("exponent", "(b)")):
+        rows.append((f"alone, losses of {label}", "", *[say(data[f"{panel} alone"])] * 2, ""))
+    return [*rows, ("a shared prior, ε = 0.1", "", "", "", say(data["ours"]))]
 
 
 def draw(data: Data, figure: Any) -> None:
-    figure.set_size_inches(8.0, 3.2)
-    labels = ("α (budget of round t like t^α)", "exponent of Q₀ in Q (budget like Q^-t)")
+    figure.set_size_inches(8.0, 3.4)
+    labels = ("(a) α: budget of round t like t^α", "(b) exponent of Q₀ in Q: budget like Q^-t")
     for axes, panel, label in zip(figure.subplots(1, 2), AXES, labels, strict=True):
         for how, whose in HOW.items():
             for speed, style in (("plain", ":o"), ("accelerated", "-o")):
                 name = f"{panel}, {how}, {speed}"
-                curve(axes, data[panel], data[name], name.removeprefix(f"{panel}, "), whose, style)
-        level(axes, data["alone"], "alone", "alone")
-        axes.set(xlabel=label, ylabel="nMSE")
+                shown = {"published": "its noise (not private)", "repaired": "Gaussian noise"}[how]
+                curve(axes, data[panel], data[f"{name}, gain"], f"{shown}, {speed}", whose, style)
+        axes.axhline(0, color=COLOURS["alone"], linewidth=1, linestyle="--", label="alone, same losses")
+        axes.set(xlabel=label, ylabel="% below alone, same draws")
     legend(figure, 3)
 
 
-def finding(data: Data) -> Finding:
-    least = {
-        (panel, speed): min(point[0] for point in data[f"{panel}, repaired, {speed}"])
-        for panel in AXES
-        for speed in SPEEDS
+def best(data: Data, panel: str, how: str, speed: str) -> float:
+    """Return the exponent with the least error."""
+    excess = [point[0] for point in data[f"{panel}, {how}, {speed}, above the best"]]
+    return float(data[panel][excess.index(min(excess))])
+
+
+def claims(data: Data) -> list[Claim]:
+    def faster(how: str) -> Outcome:
+        points = {
+            panel: [[point[0] for point in data[f"{panel}, {how}, {speed}"]] for speed in SPEEDS]
+            for panel in AXES
+        }
+        return count(
+            [fast < plain for panel in AXES for plain, fast in zip(*points[panel], strict=True)], "points"
+        )
+
+    def positive(how: str) -> Outcome:
+        found = {(p, s): best(data, p, how, s) for p in AXES for s in SPEEDS}
+        told = [f"{'α' if p == 'alpha' else 'Q'} {s} {value:g}" for (p, s), value in found.items()]
+        return judge([0 < value <= 0.4 for value in found.values()], ", ".join(told))
+
+    def stated(how: str) -> Outcome:
+        found = [
+            data[f"alpha, {how}, {s}, above the best"][data["alpha"].index(a)] for s, a in THEOREM_6.items()
+        ]
+        told = " and ".join(f"{value:.2f} ± {error:.2f} %" for value, error in found)
+        return judge([value < 2 * error + 0.05 for value, error in found], f"{told} above the best exponent")
+
+    silent = data["no noise"][0]
+    says = {
+        "Section 5.4.1: errors are smaller with acceleration, at every exponent": faster,
+        "Section 5.4.1: they are least at small positive exponents, in all four curves": positive,
+        "Theorem 6: α = 0 is best without acceleration, 2/5 with it": stated,
     }
-    at = {
-        (panel, speed): data[panel][[p[0] for p in data[f"{panel}, repaired, {speed}"]].index(error)]
-        for (panel, speed), error in least.items()
-    }
-    helps = [least[panel, "accelerated"] < least[panel, "plain"] for panel in AXES]
-    small = [0 < at[panel, "accelerated"] <= 0.8 for panel in AXES]
-    above = data["alpha, accelerated, percent above the best"]
-    stated, worst = above[data["alpha"].index(0.4)], max(above)
-    gain = 100 * (1 - least["alpha", "accelerated"] / data["alone"][0])
-    where = {
-        2: "in both panels",
-        1: f"in ({'ab'[helps.index(True)] if any(helps) else ''}) only",
-        0: "nowhere",
-    }
-    sentence = (
-        f"With noise whose guarantee holds acceleration helps {where[sum(helps)]}. With it the best α is "
-        f"{at['alpha', 'accelerated']:g} and the best exponent of Q {at['exponent', 'accelerated']:g}; "
-        f"without it, {at['alpha', 'plain']:g} and {at['exponent', 'plain']:g}. But curves are nearly flat: "
-        f"with acceleration α = 2/5 is {stated[0]:.2f} ± {stated[1]:.2f} % above the best on the same draws, "
-        f"the worst {worst[0]:.2f} %. And the {gain:.1f} % gained in (a) over learning alone "
-        f"({data['alone'][0]:.4f}) come from shrinking all models alike, not from what tasks share: see "
-        f"Proposition 1. A shared prior has {data['ours'][0]:.4f} at this ε."
+    return [Claim(text, "", told("published"), told("repaired")) for text, told in says.items()] + [
+        Claim(
+            "Fig. 4: without noise nMSE is 0.0140 (within 10 %)",
+            "0.0140",
+            judge([abs(silent / 0.014 - 1) < 0.1], f"{silent:.4f}: the paper's Σ is not printed"),
+        )
+    ]
+
+
+def finding(data: Data) -> str:
+    gains = {panel: max(p[0] for p in data[f"{panel}, repaired, accelerated, gain"]) for panel in AXES}
+    worst = max(p[0] for p in data["alpha, repaired, accelerated, above the best"])
+    return (
+        f"Acceleration helps, and how the budget is shared hardly matters: the worst α costs {worst:.2f} "
+        "%. The "
+        f"gain over learning alone on the same losses is {gains['alpha']:.1f} % in (a) and "
+        f"{gains['exponent']:.1f} % in (b), and comes from shrinking all models alike (Proposition 1)."
     )
-    if all(helps) and all(small):
-        return Finding(Verdict.YES, sentence)
-    return Finding(Verdict.PARTLY if any(helps) else Verdict.NO, sentence)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
+from papers.figure import Cell, Claim, Data, Options, Outcome, Row, count, judge, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 
-CLAIM = (
-    "The errors of both algorithms lie between those of learning alone and of multi-task learning without "
-    "noise; at ε = 10 Algorithm 2 rivals the latter; on low-rank weights Algorithm 3 is behind Algorithm 2, "
-    "on common features they are rivals."
+NOT_COVERED = (
+    "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper: λ, rounds and "
+    "the shift "
+    "are; 10 draws, not 100."
 )
 PANELS = {"low_rank": "low rank", "group_sparse": "common features"}
 OURS = {"low_rank": "Subspace", "group_sparse": "Support"}
@@ -67,31 +67,51 @@ def draw(data: Data, figure: Any) -> None:
     tradeoff.draw(data, figure, PANELS, SHOWN, scale="log")
 
 
-def finding(data: Data) -> Finding:
+def claims(data: Data) -> list[Claim]:
+    together_ = {panel: tradeoff.best(data[panel], NOT_PRIVATE)[1][0] for panel in PANELS}
+    alone = {panel: data[panel]["ridge"][0][0] for panel in PANELS}
+    places = [
+        (panel, kind, at) for panel in PANELS for kind in ("LR", "GS") for at in range(len(data["epsilon"]))
+    ]
+
+    def value(how: str, panel: str, kind: str, at: int = -1) -> float:
+        return float(data[panel][f"{how} {kind}"][at][0])
+
+    def between(how: str) -> Outcome:
+        return count([together_[p] <= value(how, p, kind, at) <= alone[p] for p, kind, at in places])
+
+    def rivals(how: str) -> Outcome:
+        pairs = [(value(how, panel, "LR"), together_[panel]) for panel in PANELS]
+        told = ", ".join(f"{mine:.3f} to {its:.3f}" for mine, its in pairs)
+        return judge([mine < 1.25 * its for mine, its in pairs], told)
+
+    def behind(how: str) -> Outcome:
+        return count([value(how, "low_rank", "GS", at) > value(how, "low_rank", "LR", at) for at in at_all])
+
+    def alike(how: str) -> Outcome:
+        pairs = [
+            (value(how, "group_sparse", "LR", at), value(how, "group_sparse", "GS", at)) for at in at_all
+        ]
+        return count([0.8 < one / other < 1.25 for one, other in pairs])
+
+    at_all = range(len(data["epsilon"]))
+    says = {
+        "Section 5.4.3: both algorithms lie between learning alone and together, at every ε": between,
+        "Section 5.4.3: at ε = 10 Algorithm 2 rivals learning together in both panels (within 25 %)": rivals,
+        "Section 5.4.3: on low rank Algorithm 3 is behind Algorithm 2, at every ε": behind,
+        "Section 5.4.3: on common features Algorithm 2 rivals Algorithm 3 (within 25 %), at every ε": alike,
+    }
+    return [Claim(text, "", told("published"), told("repaired")) for text, told in says.items()]
+
+
+def finding(data: Data) -> str:
     low, common = data["low_rank"], data["group_sparse"]
-    together = {panel: tradeoff.best(data[panel], NOT_PRIVATE)[1][0] for panel in PANELS}
-    last = {panel: {method: data[panel][method][-1][0] for method in data[panel]} for panel in PANELS}
-    rivals = all(last[panel]["published LR"] < 1.5 * together[panel] for panel in PANELS)
-    ordered = last["low_rank"]["published LR"] < last["low_rank"]["published GS"]
-    ahead = last["group_sparse"]["repaired GS"] < last["group_sparse"]["repaired LR"]
-    told = "; ".join(
-        f"on {title} Algorithm 2 is {tradeoff.against(data, panel, 'published LR')} (repaired: "
-        f"{tradeoff.against(data, panel, 'repaired LR')}), Algorithm 3 is "
-        f"{tradeoff.against(data, panel, 'published GS')} (repaired: "
-        f"{tradeoff.against(data, panel, 'repaired GS')})"
-        for panel, title in PANELS.items()
+    return (
+        f"On low rank Algorithm 2 ends at {low['published LR'][-1][0]:.3f} with its own noise, which is not "
+        f"private, and at {low['repaired LR'][-1][0]:.3f} with a true guarantee; alone is "
+        f"{low['ridge'][0][0]:.3f}, a shared prior {low['Subspace'][-1][0]:.3f}. On common features they "
+        "end at "
+        f"{common['published GS'][-1][0]:.3f} and {common['repaired GS'][-1][0]:.3f} (Algorithm 3), where "
+        "a lasso "
+        f"alone has {common['lasso'][0][0]:.3f} and a shared prior {common['Support'][-1][0]:.3f}."
     )
-    sentence = (
-        "With the published noise, which is not private, and held against ridge regression alone on the "
-        f"same draws, {told}. At ε = {data['epsilon'][-1]:g} Algorithm 2 "
-        f"{'rivals' if rivals else 'is far from'} learning together without noise "
-        f"({last['low_rank']['published LR']:.3f}, repaired {last['low_rank']['repaired LR']:.3f}, to "
-        f"{together['low_rank']:.3f} on low rank). Algorithm 3 is {'behind' if ordered else 'not behind'} it "
-        f"there, and {'ahead' if ahead else 'behind'} on common features "
-        f"({last['group_sparse']['repaired GS']:.3f} to {last['group_sparse']['repaired LR']:.3f} repaired; "
-        f"a lasso alone has {common['lasso'][0][0]:.3f}). A shared prior goes from "
-        f"{low['Subspace'][0][0]:.3f} to {low['Subspace'][-1][0]:.3f} on low rank "
-        f"({tradeoff.against(data, 'low_rank', 'Subspace')}), and from {common['Support'][0][0]:.4f} to "
-        f"{common['Support'][-1][0]:.4f} on common features."
-    )
-    return Finding(Verdict.YES if rivals and ordered else Verdict.PARTLY, sentence)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
+from papers.figure import Cell, Claim, Data, Options, Outcome, Row, count, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 from papers.mpmtl.problems import school
 
-CLAIM = (
-    "As on synthetic data: both algorithms lie between learning alone and multi-task learning without noise, "
-    "and are ahead of DP-MTRL and DP-AGGR, above all when ε is small."
+NOT_COVERED = (
+    "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper; DP-MTRL's noise "
+    "is not "
+    "the paper's (Figure 5). Panel (b) is LSOA II: see Figure 12."
 )
 #: Methods that protect rows, at the price of a group.
 GROUPS = ("DP-MTRL", "DP-AGGR")
@@ -59,28 +60,49 @@ def draw(data: Data, figure: Any) -> None:
     tradeoff.draw(data, figure, {"school": ""}, SHOWN)
 
 
-def finding(data: Data) -> Finding:
-    mine, epsilons = data["school"], data["epsilon"]
-    alone, together = tradeoff.best(mine, ALONE)[1][0], tradeoff.best(mine, NOT_PRIVATE)[1][0]
-    first, last = ({method: mine[method][place][0] for method in (*SHOWN, *GROUPS)} for place in (0, -1))
-    ahead = all(
-        mine[how][place][0] < min(mine[other][place][0] for other in GROUPS)
-        for how in tradeoff.ALGORITHMS
-        for place in range(len(epsilons))
-    )
+def claims(data: Data) -> list[Claim]:
+    mine, places = data["school"], range(len(data["epsilon"]))
+    together_ = tradeoff.best(mine, NOT_PRIVATE)[1][0]
 
-    def told(method: str) -> str:
-        return tradeoff.against(data, "school", method)
+    def between(how: str) -> Outcome:
+        excess = [mine[f"{how} {kind}, percent above alone"][at] for kind in ("LR", "GS") for at in places]
+        errors = [mine[f"{how} {kind}"][at][0] for kind in ("LR", "GS") for at in places]
+        return count([e[0] < 2 * e[1] and v >= together_ for e, v in zip(excess, errors, strict=True)])
 
-    sentence = (
-        f"Alone is {alone:.3f}, together without noise {together:.3f}. Held against alone on the same "
-        f"splits: Algorithm 2 with the published noise, which is not private, is {told('published LR')}, "
-        f"with noise whose guarantee holds {told('repaired LR')}; Algorithm 3 is {told('published GS')}, and "
-        f"{told('repaired GS')} repaired. At ε = {epsilons[-1]:g} Algorithm 2 has {last['published LR']:.3f} "
-        f"and {last['repaired LR']:.3f}. All are {'ahead' if ahead else 'not everywhere ahead'} of DP-MTRL "
-        f"(from {first['DP-MTRL']:.2f} to {last['DP-MTRL']:.2f}) and DP-AGGR ({first['DP-AGGR']:.2f} to "
-        f"{last['DP-AGGR']:.2f}). A shared prior goes from {mine['Joint'][0][0]:.3f} to "
-        f"{mine['Joint'][-1][0]:.3f} ({told('Joint')})."
+    def ahead(how: str) -> Outcome:
+        return count(
+            [
+                mine[f"{how} {kind}"][at][0] < min(mine[other][at][0] for other in GROUPS)
+                for kind in ("LR", "GS")
+                for at in places
+            ]
+        )
+
+    alone = tradeoff.best(mine, ALONE)[1][0]
+    worse = [point[0] > alone for point in mine["DP-AGGR"]]
+    return [
+        Claim(
+            "Section 5.5.2: both algorithms lie between learning alone and together, at every ε",
+            "",
+            between("published"),
+            between("repaired"),
+        ),
+        Claim(
+            "Section 5.5.2: both are ahead of DP-MTRL and DP-AGGR, at every ε",
+            "",
+            ahead("published"),
+            ahead("repaired"),
+        ),
+        Claim("Section 5.5.2: DP-AGGR is worse than learning alone", "", count(worse)),
+    ]
+
+
+def finding(data: Data) -> str:
+    mine = data["school"]
+    told = {how: tradeoff.against(data, "school", how) for how in ("published LR", "repaired LR", "Joint")}
+    return (
+        f"Against learning alone ({tradeoff.best(mine, ALONE)[1][0]:.3f}) Algorithm 2 is "
+        f"{told['published LR']} "
+        f"with its own noise and {told['repaired LR']} with a true guarantee. A shared prior is "
+        f"{told['Joint']}, and ends at {mine['Joint'][-1][0]:.3f}."
     )
-    useful = all("worse" not in told(how) and "better" in told(how) for how in tradeoff.ALGORITHMS)
-    return Finding(Verdict.YES if ahead and useful else Verdict.PARTLY, sentence)

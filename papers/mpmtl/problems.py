@@ -1,20 +1,25 @@
-"""The data of MP-MTL's trade-offs between privacy and accuracy: two simulations, and School."""
+"""The data of MP-MTL's trade-offs between privacy and accuracy: two simulations, School, and LSOA II."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloister import Plan, Tasks, datasets, run
 from cloister.core.arrays import Floats
+from cloister.datasets.own_tables import load_lsoa
 from cloister.engines import Local
+from cloister.learners import Classification, LeastSquares, Logistic, Regression
 from cloister.mechanisms import Gaussian
+from cloister.metrics import average_auc
 from harness.sources import data_file
-from papers.figure import Skipped
+from papers.figure import Options, Skipped
 from papers.mpmtl.wishart import paper_delta
 
 Setting = dict[str, Any]
@@ -24,12 +29,16 @@ DATA = ("school.npz",)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training and test part, and what is public about them: a step size and a radius K for models."""
+    """Training and test part, and what is public about them: a step size and a radius K for models.
+
+    Targets are numbers, or 0 and 1 if it is `binary`: losses are logistic then.
+    """
 
     train: Tasks
     test: Tasks
     lr: float
     clip: float
+    binary: bool = False
 
     @property
     def dim(self) -> int:
@@ -41,11 +50,25 @@ class Problem:
         """The paper's choice, 1 / (m log m)."""
         return paper_delta(len(self.train))
 
+    @property
+    def loss(self) -> LeastSquares | Logistic:
+        return Logistic(self.dim) if self.binary else LeastSquares(self.dim)
+
+    @property
+    def learner(self) -> Regression | Classification:
+        """What a shared prior learns with."""
+        return (Classification if self.binary else Regression)(self.dim, intercept=False)
+
     def score(self, weights: Floats) -> float:
-        """Return the mean squared error over all test rows, over the targets' variance (nMSE)."""
-        owner = np.searchsorted(self.train.ids, np.repeat(self.test.ids, self.test.sizes))
-        error = self.test.y - np.einsum("nd,nd->n", self.test.X, weights[owner])
-        return float(np.square(error).mean() / self.test.y.var())
+        """Return the mean squared error over all test rows, over the targets' variance (nMSE).
+
+        Of binary targets it is 1 less the mean over tasks of the area under the ROC curve (aAUC).
+        """
+        names = np.repeat(self.test.ids, self.test.sizes)
+        found = np.einsum("nd,nd->n", self.test.X, weights[np.searchsorted(self.train.ids, names)])
+        if self.binary:
+            return 1 - float(average_auc(self.test.y, found, names))
+        return float(np.square(self.test.y - found).mean() / self.test.y.var())
 
     def plan(self, algorithm: Any, mechanism: Any = None) -> Plan:
         """Return a plan for these tasks, with Gaussian noise to be calibrated unless told."""
@@ -65,8 +88,11 @@ class Problem:
         return fit(self, min(grid, key=lambda setting: inner.score(fit(inner, setting))))
 
 
-def load(name: str, seed: int, percent: int = 30) -> Problem:
-    """Draw a simulation, or split School's rows: so many percent of each task's are for training."""
+def load(name: str, seed: int, percent: int = 30, options: Options | None = None) -> Problem:
+    """Draw a simulation, or split rows of real tasks: so many percent of each task's are for training."""
+    if name == "lsoa":
+        train, test = lsoa((options or Options()).path("lsoa")).split(test=1 - percent / 100, seed=seed)
+        return Problem(train, test, lr=4.0, clip=5.0, binary=True)
     if name == "school":
         with np.load(school(), allow_pickle=False) as file:
             X, y, task = np.asarray(file["X"], dtype=float), np.asarray(file["y"], dtype=float), file["task"]
@@ -82,6 +108,16 @@ def load(name: str, seed: int, percent: int = 30) -> Problem:
 
     train, test = tasks(made.X_train, made.y_train, 1.0), tasks(made.X_test, made.y_test, math.inf)
     return Problem(train, test, lr=5.0, clip=1.5)
+
+
+@cache
+def lsoa(path: Path) -> Tasks:
+    """Read a copy of LSOA II: a CSV table as `load_lsoa` takes it, or an .npz file with X, y and task."""
+    if path.suffix != ".npz":
+        return load_lsoa(path)
+    with np.load(path, allow_pickle=False) as file:
+        X, y, task = np.asarray(file["X"], dtype=float), np.asarray(file["y"], dtype=float), file["task"]
+    return Tasks.from_arrays(X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-12), y, task)
 
 
 def school() -> Any:

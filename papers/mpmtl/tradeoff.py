@@ -35,7 +35,7 @@ def parts(
 
 def measure(cell: Cell, options: Options) -> float:
     """Return the error of one method at one epsilon on one draw or split."""
-    problem = load(cell["problem"], cell["seed"], cell["percent"])
+    problem = load(cell["problem"], cell["seed"], cell["percent"], options)
     method = cell["method"]
     if method in PLAIN:
         return problem.score(PLAIN[method](problem))
@@ -98,6 +98,7 @@ def draw(
     shown: Mapping[str, tuple[str, str, str]],
     rows: int = 1,
     scale: str = "linear",
+    score: str = "nMSE",
 ) -> None:
     """Draw panels, given by name and title: curves of some methods (label, whose, style), and levels."""
     for axes, (panel, title) in zip(
@@ -110,5 +111,5 @@ def draw(
             if method in data[panel]:
                 level(axes, data[panel][method][0], f"alone, {method}", "alone", style)
         level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
-        axes.set(title=title, xscale="log", yscale=scale, xlabel="ε", ylabel="nMSE")
+        axes.set(title=title, xscale="log", yscale=scale, xlabel="ε", ylabel=score)
     legend(figure, 3)

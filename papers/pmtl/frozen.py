@@ -11,7 +11,7 @@ from benchmarks.body import BODY
 from benchmarks.frozen_accuracy import SETTINGS, Setting, with_rows
 from cloister import SharedPriorClassifier, Tasks
 from cloister.metrics import spread
-from papers.figure import Skipped
+from papers.figure import Options, Skipped
 from papers.pmtl.writers import scored, split, trained
 
 __all__ = ["BODY", "accuracy", "prior", "require_body"]
@@ -35,7 +35,7 @@ def setting_of(name: str) -> Setting:
 def features(name: str, seed: int, quick: bool, device: str) -> tuple[Tasks, Tasks]:
     """Return a split with features in place of images."""
     body = setting_of(name).features(BODY, device)
-    train, test = split(name, seed, quick)
+    train, test = split(name, seed, quick, Options())
     return with_rows(train, body.tasks(train).X.astype(np.float32)), with_rows(
         test, body.tasks(test).X.astype(np.float32)
     )

@@ -3,8 +3,8 @@
 Mean test accuracy over writers, each way of tuning from the one board of the one run: it is free, so that a
 task may try all. Twenty steps at home, in which a writer is held near the public model by a quadratic (λ =
 0.1), by a symmetrised Kullback-Leibler divergence, by elastic weight consolidation, or not at all. Priced
-as "with the true guarantee" is in Figure 3. The paper's numbers are for FEMNIST, for training data that are
-not published. What each writer has alone is in Figure 3.
+as "with the true guarantee" and "its method" are in Figure 3. The paper's numbers are for FEMNIST, for
+training data that are not published. What each writer has alone is in Figure 3.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from cloister.learners import Descent
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, mean, say
+from papers.figure import Cell, Claim, Data, Found, Options, Outcome, Row, budget, by, count, judge, mean, say
 from papers.pictures import COLOURS, legend
 from papers.pmtl.runs import tuned_run, tunings
 from papers.pmtl.writers import (
-    SETS,
     TITLES,
+    chosen,
     engine,
     methods,
-    require_data,
+    published_plan,
     said_of,
     scored,
     split,
@@ -28,13 +28,17 @@ from papers.pmtl.writers import (
     true_plan,
 )
 
-CLAIM = (
-    "With noise, private MTL is ahead of a private model for all in 10 of 12 places; without, a tuned "
-    "global model "
-    "is best."
+DATA = ("celeba", "stackoverflow")
+NOT_COVERED = (
+    "the paper's training data of FEMNIST, which are not published; its fixed settings of each way of "
+    "tuning, and the "
+    "runs under its own accounting (*not measured* since they were added)."
 )
+KL = "symmetrised KL"
 EPSILONS: tuple[float | None, ...] = (0.1, 0.8, 2.0, None)
 METHODS = ("mtl", "fedavg")
+#: The same, priced as the paper prices.
+ITS = ("published mtl", "published fedavg")
 WAYS = tunings(Descent(0.1, batch=20, steps=20))
 #: MTL and global, printed for FEMNIST at these budgets.
 PRINTED = {
@@ -46,12 +50,11 @@ PRINTED = {
 
 
 def cells(options: Options) -> list[Cell]:
-    require_data()
     return [
         {"data": data, "method": method, "seed": seed, "quick": options.quick}
         for seed in options.replications(full=5, quick=1)
-        for data in SETS
-        for method in METHODS
+        for data in chosen(options)
+        for method in (*METHODS, *ITS)
     ]
 
 
@@ -62,10 +65,15 @@ def budgets(quick: bool) -> tuple[float | None, ...]:
 def measure(cell: Cell, options: Options) -> list[list[float]]:
     """Return accuracies, a row a budget, a column a way of tuning."""
     data, seed, quick = cell["data"], cell["seed"], cell["quick"]
-    train, test = split(data, seed, quick)
+    train, test = split(data, seed, quick, options)
+    name = cell["method"].removeprefix("published ")
     rows = []
     for epsilon in budgets(quick):
-        plan = true_plan(methods(data, seed, quick, epsilon)[cell["method"]], len(train), epsilon)
+        algorithm = methods(data, seed, quick, epsilon, train)[name]
+        if cell["method"] in ITS and epsilon is not None:
+            plan = published_plan(algorithm, len(train), epsilon)
+        else:
+            plan = true_plan(algorithm, len(train), epsilon)
         done = trained(plan, train, seed, options.device)
         ends = (
             done if way is None else tuned_run(done, train, way, engine(options.device))
@@ -85,50 +93,126 @@ def summarise(found: Found) -> Data:
     return data
 
 
+def shown(data: Data) -> list[str]:
+    """Return the data sets that were run."""
+    return [name for name in TITLES if any(key.startswith(f"{name}, ") for key in data)]
+
+
+def pair(data: Data, key: str, names: tuple[str, str]) -> str:
+    """Return the accuracies of MTL and of one model for all, if they were measured."""
+    if f"{key}, {names[0]}" not in data:
+        return "not measured"
+    mtl, fedavg = (say(data[f"{key}, {name}"], ".3f") for name in names)
+    return f"MTL {mtl}, FedAvg {fedavg}"
+
+
 def table(data: Data) -> list[Row]:
     rows: list[Row] = []
-    for name, title in TITLES.items():
+    for name in shown(data):
         for place, epsilon in enumerate(EPSILONS):
-            said = said_of(epsilon)
             for way in WAYS:
-                if f"{name}, {said}, {way}, mtl" not in data:
+                key = f"{name}, {said_of(epsilon)}, {way}"
+                if f"{key}, mtl" not in data:
                     continue
-                mtl, fedavg = (data[f"{name}, {said}, {way}, {method}"] for method in METHODS)
                 printed = PRINTED[way][place] if name == "femnist" and way in PRINTED else None
-                paper = f"MTL {printed[0]:.3f}, global {printed[1]:.3f}" if printed else ""
-                label = f"{title}, {budget(epsilon)}, {'not tuned' if way == 'none' else way}"
-                rows.append((label, paper, "", f"MTL {say(mtl, '.3f')}", f"FedAvg {say(fedavg, '.3f')}"))
+                paper = f"MTL {printed[0]:.3f}, FedAvg {printed[1]:.3f}" if printed else ""
+                label = f"{TITLES[name]}, {budget(epsilon)}, {'not tuned' if way == 'none' else way}"
+                rows.append((label, paper, pair(data, key, ITS), pair(data, key, METHODS), ""))
     return rows
 
 
 def draw(data: Data, figure: Any) -> None:
-    names = [name for name in TITLES if f"{name}, 0.8, none, mtl" in data]
-    shown = ((-0.2, "mtl", "paper", "private MTL"), (0.2, "fedavg", "ours", "private FedAvg"))
+    names = [name for name in shown(data) if f"{name}, 0.8, none, mtl" in data]
+    lines = ((-0.2, "mtl", "paper", "private MTL"), (0.2, "fedavg", "repaired", "private FedAvg"))
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names, strict=True):
-        for shift, method, whose, label in shown:
+        for shift, method, whose, label in lines:
             points = [data[f"{name}, 0.8, {way}, {method}"] for way in WAYS]
             x = [place + shift for place in range(len(WAYS))]
             errors = [point[1] for point in points]
             axes.bar(x, [point[0] for point in points], 0.4, yerr=errors, color=COLOURS[whose], label=label)
         axes.set_xticks(range(len(WAYS)), ["none", "vanilla", "mean", "KL", "EWC"])
-        axes.set(title=f"{TITLES[name]}, ε = 0.8")
+        axes.set(title=f"{TITLES[name]}, ε = 0.8, true guarantee")
     panels[0].set_ylabel("test accuracy")
     legend(figure, 2)
 
 
-def finding(data: Data) -> Finding:
-    keys = [key.removesuffix(", mtl") for key in data if key.endswith(", mtl")]
-    noisy = [key for key in keys if "none" not in key and "no noise" not in key]
-    parts, ahead = [], 0
-    for name, title in TITLES.items():
-        mine = [key for key in noisy if key.startswith(f"{name},")]
-        if not mine:
-            continue
-        won = sum(data[f"{key}, mtl"][0] > data[f"{key}, fedavg"][0] for key in mine)
-        best = [f"{max(data[f'{key}, {method}'][0] for key in mine):.3f}" for method in METHODS]
-        parts.append(f"{won} of {len(mine)} places on {title} (at best {best[0]}, a model for all {best[1]})")
-        ahead += won
-    share = ahead / len(noisy)
-    sentence = f"With noise and tuning, private MTL is ahead in {' and in '.join(parts)}."
-    return Finding(Verdict.YES if share > 0.8 else Verdict.PARTLY if share > 0.3 else Verdict.NO, sentence)
+def claims(data: Data) -> list[Claim]:
+    ways = [way for way in WAYS if way != "none"]
+
+    def keys(epsilon: float | None) -> list[str]:
+        every = [f"{name}, {said_of(epsilon)}, {way}" for name in shown(data) for way in ways]
+        return [key for key in every if f"{key}, mtl" in data]
+
+    def ahead(names: tuple[str, str]) -> Outcome | None:
+        noisy = [key for e in EPSILONS if e is not None for key in keys(e) if f"{key}, {names[0]}" in data]
+        return (
+            count([data[f"{k}, {names[0]}"][0] > data[f"{k}, {names[1]}"][0] for k in noisy])
+            if noisy
+            else None
+        )
+
+    def wider(names: tuple[str, str]) -> Outcome | None:
+        gaps = {
+            e: [
+                data[f"{n}, {said_of(e)}, {KL}, {names[0]}"][0]
+                - data[f"{n}, {said_of(e)}, {KL}, {names[1]}"][0]
+                for n in shown(data)
+            ]
+            for e in (EPSILONS[0], None)
+            if all(f"{n}, {said_of(e)}, {KL}, {names[0]}" in data for n in shown(data))
+        }
+        if len(gaps) < 2:
+            return None
+        told = " and ".join(
+            f"{small:+.3f} to {quiet:+.3f}" for small, quiet in zip(*gaps.values(), strict=True)
+        )
+        return judge([small > quiet for small, quiet in zip(*gaps.values(), strict=True)], told)
+
+    quiet = {
+        name: max((data[f"{name}, no noise, {way}, {m}"][0], m, way) for way in ways for m in METHODS)
+        for name in shown(data)
+        if f"{name}, no noise, none, mtl" in data
+    }
+    best = ", ".join(f"{TITLES[name]}: {method}, {way}" for name, (_, method, way) in quiet.items())
+    return [
+        Claim(
+            "Table 1: with noise private MTL is ahead of a private model for all with every way of tuning",
+            "10 of 12 places",
+            ahead(ITS),
+            ahead(METHODS),
+        ),
+        Claim(
+            "Table 1: without noise a model for all with mean-regularised tuning is best",
+            "",
+            None,
+            judge([m == "fedavg" and way == "mean-regularised" for _, m, way in quiet.values()], best)
+            if quiet
+            else None,
+        ),
+        Claim(
+            f"Section 5.3: with {KL} the gap is wider at small ε than without noise",
+            "+0.138 and +0.010",
+            wider(ITS),
+            wider(METHODS),
+        ),
+    ]
+
+
+def finding(data: Data) -> str:
+    parts = []
+    for name in shown(data):
+        best = {
+            m: max(
+                data[f"{name}, {said_of(e)}, {w}, {m}"][0]
+                for e in EPSILONS[:-1]
+                for w in WAYS
+                if f"{name}, {said_of(e)}, {w}, {m}" in data
+            )
+            for m in METHODS
+        }
+        parts.append(f"{best['mtl']:.3f} against {best['fedavg']:.3f} on {TITLES[name]}")
+    return (
+        f"At its best, with noise and tuned, private MTL has {' and '.join(parts)} for one private model for "
+        "all."
+    )

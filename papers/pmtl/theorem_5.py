@@ -22,11 +22,25 @@ from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, digits, mean, say
-from papers.pictures import COLOURS, at, curve
+from papers.figure import (
+    Cell,
+    Claim,
+    Data,
+    Found,
+    Options,
+    Outcome,
+    Row,
+    budget,
+    by,
+    digits,
+    judge,
+    mean,
+    say,
+)
+from papers.pictures import COLOURS, at, curve, legend
 from papers.pmtl.states import states_over_rounds
 
-CLAIM = "The mean of f_k falls linearly with the rounds, to a floor that falls as 1/(m ε)²."
+NOT_COVERED = "constants of the bound, which the paper does not print; q < m is in `pmtl-sampling`."
 DIM, ROWS, LAM, STEP, ROUNDS, FEW = 10, 20, 0.5, 0.3, 40, 3
 #: Not larger than 1/m, for any number of tasks here.
 DELTA = 1 / 1600
@@ -131,31 +145,47 @@ def table(data: Data) -> list[Row]:
 
 
 def draw(data: Data, figure: Any) -> None:
+    figure.set_size_inches(8.0, 3.6)
     left, right = figure.subplots(1, 2)
     for said, style in (("ε = 1", "-"), ("ε = 8", "--"), ("no noise", ":")):
         for method, whose in zip(METHODS, ("paper", "repaired", "ours"), strict=True):
-            values = data[f"{SHOWN} tasks, {said}, {method}"]
-            left.plot(values, style, color=COLOURS[whose])
-    title = f"{SHOWN} tasks; ε = 1 (line), 8 (dashes), no noise (dots)"
-    left.set(xlabel="rounds", ylabel="above the least value", yscale="log", title=title)
+            left.plot(data[f"{SHOWN} tasks, {said}, {method}"], style, color=COLOURS[whose])
+        left.plot([], [], style, color=COLOURS["alone"], label=said)
+    left.set(xlabel="rounds", ylabel="above the least value", yscale="log", title=f"{SHOWN} tasks")
     labels = ("as published", "least noise", "three releases")
     for method, whose, label in zip(METHODS, ("paper", "repaired", "ours"), labels, strict=True):
         curve(right, list(COUNTS), [data[f"{m} tasks, ε = 1, {method}, end"] for m in COUNTS], label, whose)
     right.set(xlabel="tasks", yscale="log", title="at the end, ε = 1")
     at(right, list(COUNTS))
-    right.legend()
+    legend(figure, 3)
 
 
-def finding(data: Data) -> Finding:
-    slope = data["slope in tasks, true"]
+def claims(data: Data) -> list[Claim]:
+    def floor(how: str) -> Outcome:
+        power = data[f"slope in tasks, {how}"]
+        return judge([abs(power + 2) < 0.25], f"m to the {power:.2f}")
+
+    def budgets(how: str) -> Outcome:
+        tight, loose = (data[f"{SHOWN} tasks, ε = {epsilon}, {how}, end"][0] for epsilon in (1, 8))
+        power = math.log(loose / tight) / math.log(8)
+        return judge([abs(power + 2) < 0.5], f"ε to the {power:.2f}, from 1 to 8")
+
     factor = data["factor a round, no noise"]
+    return [
+        Claim(
+            "Corollary 6: without noise a round shrinks the error by a constant factor",
+            "below 1",
+            judge([factor < 1], f"{factor:.3f} a round"),
+        ),
+        Claim("Theorem 5: the floor falls as 1/m²", "power -2", floor("published"), floor("true")),
+        Claim("Theorem 5: and as 1/ε²", "power -2", budgets("published"), budgets("true")),
+    ]
+
+
+def finding(data: Data) -> str:
     published, true = (data[f"{SHOWN} tasks, ε = 1, {method}, end"][0] for method in METHODS[:2])
-    holds = factor < 1 and abs(slope + 2) < 0.25
-    sentence = (
-        f"Without noise a round shrinks the error by {factor:.2f}, and the floor at ε = 1 falls as "
-        f"m^{slope:.2f}. The "
-        f"noise of Theorem 1 leaves {published / true:.0f} times the floor that the definition asks for, "
-        "as noise in "
-        "increments adds up."
+    return (
+        f"The rates come out. The noise of Theorem 1 leaves {published / true:.0f} times the floor that "
+        "the definition "
+        "asks for, as noise in increments adds up."
     )
-    return Finding(Verdict.YES if holds else Verdict.PARTLY, sentence)

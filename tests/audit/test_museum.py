@@ -18,6 +18,7 @@ from cloister import Plan
 from cloister.algorithms import SharedPrior
 from cloister.audit.bound import lower_bound
 from cloister.audit.museum import convict, convict_repaired, each, museum
+from cloister.audit.museum.first_version_exhibits import LoudTask, ScaleFromData
 from cloister.audit.museum.noise_exhibits import (
     Naive,
     Shipped,
@@ -63,7 +64,7 @@ def share_error(p: float, draws: int) -> float:
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=NAMES)
 def test_every_claim_is_refuted_and_every_repair_is_not(exhibit):
-    """All refutations together hold at 95 %; a sound repair is wrongly refuted with probability 0.05 / 15."""
+    """All refutations together hold at 95 %; a sound repair is wrongly refuted with probability 0.05 / 17."""
     confidence, draws = each(0.95, len(EXHIBITS)), FEW.get(exhibit.name, 5_000)
     broken = convict(exhibit, draws, seed=1, confidence=confidence)
     assert broken.stands
@@ -74,7 +75,7 @@ def test_every_claim_is_refuted_and_every_repair_is_not(exhibit):
 @pytest.mark.slow
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=NAMES)
 def test_twenty_seeds(exhibit):
-    """Twenty refutations of each; of the 20 x 15 repairs one is wrongly refuted with probability 0.05."""
+    """Twenty refutations of each; of the 20 x 17 repairs one is wrongly refuted with probability 0.05."""
     for seed in range(20):
         assert convict(exhibit, seed=seed, confidence=each(0.95, len(EXHIBITS))).stands
         assert not convict_repaired(exhibit, seed=seed, confidence=each(0.95, 20 * len(EXHIBITS))).stands
@@ -205,6 +206,17 @@ def test_more_coordinates_tell_more():
     assert shares[1] > 2 * shares[0]
 
 
+# ------------------------------------------------------------------ the first version
+
+
+@pytest.mark.parametrize(("length", "stands"), [(1.0, False), (3.0, True)])
+def test_a_scale_read_from_data_tells_only_where_it_differs(length, stands):
+    """A task as long as the others leaves the noise as loud as it is; only a longer one gives it away."""
+    attack = LoudTask(ScaleFromData(0.1), length=length)
+    worlds = [attack.draw(bool(w), 4_000, np.random.default_rng(w)) for w in (0, 1)]
+    assert (lower_bound(*worlds, delta=0.0).epsilon > 1) == stands
+
+
 # ------------------------------------------------------------------ the others
 
 
@@ -266,7 +278,9 @@ def test_the_page_agrees_with_the_command():
     for entry in document["exhibits"]:
         for cell, trial in ((2, entry["broken"]), (5, entry["repaired"])):
             assert 0 <= trial["measured_epsilon"] - float(shown[entry["name"]][cell]) < 0.01
-        if entry["name"].startswith("wishart"):
+        if entry["name"] == "wishart-length":
+            assert f"{entry['impossible']['measured']:.5f}" in prose
+        elif entry["name"].startswith("wishart"):
             assert f"{entry['impossible']['measured']:.4f}" in prose
         else:
             assert shown[entry["name"]][2] in prose

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloister.algorithms.adaptive import AdaptiveFedAvg
-from cloister.algorithms.baselines import Relationship, dp_mtrl, l1_logistic, lasso, mtrl, pooled_ridge, ridge
+from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.bases import ClientAlgorithm, Independent
 from cloister.algorithms.covariance import GeometricBudget, GroupSparse, LowRank, ModelProtected, PowerBudget
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
@@ -75,7 +75,6 @@ __all__ = [
     "Personalized",
     "Position",
     "PowerBudget",
-    "Relationship",
     "Rescaled",
     "Scaffold",
     "ServerAdam",
@@ -88,10 +87,8 @@ __all__ = [
     "Support",
     "TaskSparse",
     "Wrapper",
-    "dp_mtrl",
     "l1_logistic",
     "lasso",
-    "mtrl",
     "pooled_ridge",
     "ridge",
 ]

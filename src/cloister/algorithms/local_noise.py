@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithms.covariance import Allocation
 from cloister.core.arrays import Array, Floats, States, to_uniforms
 from cloister.core.channel import Channel
 from cloister.core.errors import PlanError
@@ -40,9 +41,11 @@ class LocalNoise(Wrapper):
         What is wrapped. Its ``clip`` is the second one, K', which prices the curator's noise; a larger one
         lets more of the local noise through.
     epsilon : float
-        Local budget over all rounds, shared evenly: :math:`\epsilon_t = \epsilon / T`.
+        Local budget over all rounds.
     clip : float
         The first clip, K, which prices the local noise.
+    allocation : PowerBudget or GeometricBudget, optional
+        Which share of it each round has; by default all have the same, :math:`\epsilon_t = \epsilon / T`.
 
     Privacy
     -------
@@ -79,6 +82,7 @@ class LocalNoise(Wrapper):
     algorithm: Algorithm
     epsilon: float
     clip: float = 1.0
+    allocation: Allocation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Algorithm):
@@ -114,8 +118,15 @@ class LocalNoise(Wrapper):
         messages, states = self.algorithm.send(states, block, board)
         first = Channel(self.algorithm.channel(board).dim, self.clip, Plain())
         clipped = self.clip * first.units(messages)
-        scale = 2 * self.clip * board.capacity / self.epsilon
+        scale = 2 * self.clip / (self._share(board) * self.epsilon)
         return clipped + scale * unit_noise(block.keys, board.rounds, first.dim), states
+
+    def _share(self, board: BoardView) -> float:
+        """Return which part of the local budget this round has."""
+        if self.allocation is None:
+            return 1 / board.capacity
+        roots = np.sqrt(self.allocation.shares(board.capacity))  # they are shares of the squared budget
+        return float(roots[board.rounds] / roots.sum())
 
 
 def unit_noise(keys: NDArray[np.uint64], round: int, dim: int) -> Floats:

@@ -58,6 +58,36 @@ class PublishedWishart:
 
 
 @dataclass(frozen=True)
+class FirstVersionWishart:
+    r"""Noise :math:`W_d(d+1, \frac{K}{\epsilon} I)`: MP-MTL's first version, claimed to be epsilon-DP.
+
+    It takes 2K for the sensitivity of a squared length, which is :math:`K^2`. This is the later noise at an
+    epsilon of :math:`\epsilon K / 2`: K/2 times too little for K > 2, and more than that for less.
+
+    Examples
+    --------
+    >>> round(FirstVersionWishart(epsilon=0.1, clip=100 * 5**0.5).delta, 5)  # at its own Figure 2
+    0.99999
+    """
+
+    epsilon: float
+    clip: float = 1.0
+
+    @property
+    def delta(self) -> float:
+        """Probability that a silent task makes an output that its data could not have made."""
+        return self._later.delta
+
+    def draw(self, total: Floats, rng: np.random.Generator, count: int) -> Floats:
+        """Return `count` releases of one sum of outer products, of shape (count, d, d)."""
+        return self._later.draw(total, rng, count)
+
+    @property
+    def _later(self) -> PublishedWishart:
+        return PublishedWishart(self.epsilon * self.clip / 2, self.clip)
+
+
+@dataclass(frozen=True)
 class TaskRelationship:
     r"""The m x m matrix :math:`W'W` of inner products of models, in place of :math:`WW'`.
 

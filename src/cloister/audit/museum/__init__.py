@@ -16,6 +16,7 @@ from cloister.audit.museum.exhibit import (
     convict_repaired,
     each,
 )
+from cloister.audit.museum.first_version_exhibits import first_version_exhibits
 from cloister.audit.museum.noise_exhibits import floating_point_exhibits, randomness_exhibits
 from cloister.audit.museum.sampling_exhibits import sampling_exhibits, weight_exhibits
 from cloister.audit.museum.scale_exhibits import local_noise_exhibits, tree_exhibits
@@ -36,6 +37,7 @@ def museum() -> tuple[Exhibit, ...]:
     """
     return (
         *wishart_exhibits(),
+        *first_version_exhibits(),
         *local_noise_exhibits(),
         *sampling_exhibits(),
         *weight_exhibits(),
