@@ -9,6 +9,7 @@ from harness import catalog, records
 from harness.pages import markdown
 from harness.records import Record
 from harness.sources import ROOT
+from papers import inventory
 from papers.figure import COLUMNS, Claim, Figure, Outcome, Verdict, folders
 from papers.pictures import picture
 
@@ -61,48 +62,55 @@ def page(paper: str, figures: list[Figure]) -> str:
 INDEX = """\
 # The papers, by command
 
-Figures, tables and theorems of the papers whose algorithms are here, run again:
+What five papers show and state, run again: figures, tables and theorems, each statement judged by a
+function of what was measured. [What is here of each paper, and what is not](coverage.md); [what is false in
+them](../found.md).
 
 ```
 python -m papers list                    # what there is, what is kept, and whether its code has changed since
 python -m papers stale                   # what is to be measured again, and how long it takes
 python -m papers run mpmtl-figure-8      # one figure, or all of a paper's: mpmtl
-python -m papers run --all --quick       # a look at everything: five minutes of one core
+python -m papers run --all --quick       # a look at everything
+python -m papers run mpmtl-figure-12 --data lsoa=FILE.csv    # data that you have; celeba=DIR, too
 python -m papers pages                   # these pages, from what is kept
 ```
 
-A run writes its result as JSON into `papers/results` (with `--quick` or `--seeds` into `build/papers/quick`),
-a picture as SVG and PNG into `build/papers`, and says whether the finding comes out. What was measured
-is kept part by part, so that a run that is stopped goes on. Data that are not public are named by
-`--data lsoa=FILE.npz`; what is made of them stays in `build/papers`.
+* *printed*: the number that the paper prints, where it prints one;
+* *as published*: by the paper's method under the paper's own accounting, even where its guarantee is
+  [false](../found.md);
+* *with the true guarantee*: by the same method, repaired, and priced as the library prices it;
+* *yes*, *in part*, *no*: in all the places that the statement is about, in some, in none. The *verdict*
+  takes both accountings together.
 
-* *the paper*: what it prints, where it prints a number;
-* *its method*: as published, with the noise and the composition that the paper states, even where its
-  guarantee is [false](../found.md);
-* *with the true guarantee*: the same algorithm, repaired, and priced as the library prices it;
-* *ours*: what we would use instead, at the same price.
+Below the pictures are all numbers, in the same columns and one more: *ours* is what we would use instead,
+at the same price. A ± is one standard error over seeds. A run writes its result as JSON into
+`papers/results` (with `--quick` or `--seeds`, or of your own data, into `build/papers`), and goes on where
+it was stopped. Runs are seeded, so that they come out the same again; that makes them INSECURE, which does
+not matter for simulations and public data.
 
-A ± is one standard error over seeds, and of one seed there is none; `--seeds N` runs another number of them
-than a figure's own. Runs are seeded, so that they come out the same again; that makes them INSECURE, which
-does not matter for simulations and data that are public.
-
-What is marked *of older code* was measured before something changed in the files that it depends on, and may
-come out otherwise now. `python -m papers stale` lists these; `python -m papers confirm NAME` measures some
-cells again, and takes the mark away if they agree to the last digit. Figures 2 and 3 and Table 1 of PMTL, and
-Table 1 of meta-learning, were measured several cells at a time on one card, in smaller blocks of tasks than a
-run takes by itself: last digits may come out otherwise.
+*Of older code* was measured before something changed in the files that it depends on, and may come out
+otherwise now: `python -m papers stale` lists these. Figures 2 and 3 and Table 1 of PMTL, and Table 1 of
+meta-learning, were measured several cells at a time on one card, in smaller blocks of tasks than a run
+takes by itself: last digits may come out otherwise.
 """
 
 
 def index(figures: list[Figure]) -> str:
     """Return the first page: every figure with its verdict, or the command that would run it."""
     lines = [INDEX]
-    for paper, package in folders().items():
+    for paper, title in titles().items():
         mine = [figure for figure in figures if figure.paper == paper]
         if mine:
-            title = (inspect.getdoc(package) or paper).partition("\n")[0].rstrip(".")
             lines += [f"## [{title}]({paper}.md)\n", *at_a_glance(mine), ""]
     return "\n".join(lines)
+
+
+def titles() -> dict[str, str]:
+    """Return the papers' titles, by folder."""
+    return {
+        paper: (inspect.getdoc(package) or paper).partition("\n")[0].rstrip(".")
+        for paper, package in folders().items()
+    }
 
 
 def at_a_glance(figures: list[Figure]) -> list[str]:
@@ -124,7 +132,7 @@ def at_a_glance(figures: list[Figure]) -> list[str]:
 
 def pages(figures: list[Figure]) -> dict[str, str]:
     """Return every page by its file name."""
-    made = {"README.md": index(figures)}
+    made = {"README.md": index(figures), "coverage.md": inventory.page(titles())}
     for paper in dict.fromkeys(figure.paper for figure in figures):
         mine = [figure for figure in figures if figure.paper == paper]
         if any(catalog.record(figure.name) for figure in mine):

@@ -9,7 +9,15 @@ import pytest
 from scipy import stats
 
 from cloister import Plan, Tasks, check_algorithm, run
-from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LocalNoise, LowRank, MeanRegularized
+from cloister.algorithms import (
+    Decomposed,
+    EntrySparse,
+    GroupSparse,
+    LocalNoise,
+    LowRank,
+    MeanRegularized,
+    PowerBudget,
+)
 from cloister.core.tasks import local_uniforms
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
@@ -179,3 +187,26 @@ def test_parameters_that_make_no_sense_are_refused(wrong):
 def test_only_an_algorithm_can_be_wrapped():
     with pytest.raises(PlanError, match="algorithm must be an algorithm"):
         LocalNoise(LeastSquares(2), epsilon=1.0)
+
+
+def test_an_allocation_shares_the_local_budget_over_rounds():
+    """Budgets like t: round t of three has t/6 of epsilon; lengths of 4000 noises say so, two-sided."""
+    rng = np.random.default_rng(5)
+    tasks = Tasks.from_arrays(rng.normal(size=(M, D)), rng.normal(size=M), np.arange(M))
+    inner = LowRank(LeastSquares(D), lam=0.1, clip=50.0, rounds=ROUNDS, lr=0.1, warmup=0)
+    noisy = LocalNoise(inner, EPSILON, K, PowerBudget(1.0))
+    done = run(Plan(noisy, NoNoise(), n_tasks=M), tasks, random_state=1)
+    block = next(tasks.blocks([np.arange(M)], seeds=done.private.seeds))
+    states, quiet = noisy.init(block, done.board.before(0)), []
+    for t in range(ROUNDS):
+        board = done.board.before(t)
+        clean, _ = inner.send(states, block, board)
+        said, states = noisy.send(states, block, board)
+        clipped = clean * np.minimum(1, K / np.maximum(np.linalg.norm(clean, axis=1), 1e-300))[:, None]
+        scale = 2 * K / (EPSILON * (t + 1) / 6)
+        quiet.append(scale)
+        found = np.linalg.norm(said - clipped, axis=1)
+        assert stats.kstest(found, stats.gamma(D, scale=scale).cdf).pvalue > 1e-3
+        for wrong in (2 / 3, 3 / 2):
+            assert stats.kstest(found, stats.gamma(D, scale=wrong * scale).cdf).pvalue < 1e-6
+    assert sum(2 * K / scale for scale in quiet) == pytest.approx(EPSILON)
