@@ -6,7 +6,8 @@ with noise on B W, so that a message moves them by the longest column of B. Sixt
 which their weights change slowly; relations are the mean, six arcs, and the seven slowest waves of the
 ring. Everyone is in each of 5 rounds, solves at home and says its model, clipped to 1.5; any data in a
 task's place, δ = 1/m. "Its method" has the noise that the mean would need, whatever the relation, as the
-remark says.
+remark says; of clusters it also says that the theorem applies within each, and with noise for the cluster's
+own size ε is 1.
 """
 
 from __future__ import annotations
