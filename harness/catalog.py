@@ -89,7 +89,7 @@ def _file(name: str, given: Mapping[str, Path]) -> Path:
 def result_path(name: str) -> Path:
     """Return where a record of this name is kept."""
     path = modules().get(name.removesuffix("-cuda"))
-    papers = path is not None and path.parent.parent.name == "papers"
+    papers = path is not None and path.is_relative_to(ROOT / "papers")
     return ROOT / ("papers" if papers else "benchmarks") / "results" / f"{name}.json"
 
 

@@ -64,7 +64,7 @@ def between(said: str) -> str:
     name, _, part = which.partition("/")
     record = catalog.record(name)
     if record is None:
-        made = "papers run" if catalog.result_path(name).parts[-3] == "papers" else "benchmarks"
+        made = "papers run" if catalog.result_path(name).is_relative_to(ROOT / "papers") else "benchmarks"
         keep = " --keep" * (made == "benchmarks")
         raise FileNotFoundError(f"No record {name}: python -m {made} {name}{keep} makes it.")
     rows = table(record, part or next(iter(record["tables"])), chosen)

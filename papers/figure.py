@@ -58,12 +58,15 @@ class Claim:
         By the paper's method under the paper's own accounting.
     repaired : Outcome, optional
         By the same method with a guarantee that is true.
+    asked : bool
+        Whether it is a question of ours that the paper does not speak of; no verdict on the paper counts it.
     """
 
     says: str
     printed: str
     published: Outcome | None
     repaired: Outcome | None = None
+    asked: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -146,8 +149,9 @@ class Figure:
         return [claim for claim in made if claim.published or claim.repaired]
 
     def verdict(self, data: Data) -> Verdict:
-        """Return what all claims come to."""
-        return together([claim.verdict for claim in self.claims(data)])
+        """Return what the paper's own statements come to, or our questions where it makes none."""
+        claims = self.claims(data)
+        return together([claim.verdict for claim in claims if not claim.asked] or [c.verdict for c in claims])
 
 
 def folders() -> dict[str, ModuleType]:

@@ -41,7 +41,8 @@ def section(figure: Figure, record: Record) -> str:
 
 def row(claim: Claim) -> tuple[str, str, str, str]:
     """Return what a claim came to, a cell an accounting."""
-    return (claim.says, claim.printed, outcome(claim.published), outcome(claim.repaired))
+    says = f"*Asked here:* {claim.says}" if claim.asked else claim.says
+    return (says, claim.printed, outcome(claim.published), outcome(claim.repaired))
 
 
 def outcome(found: Outcome | None) -> str:

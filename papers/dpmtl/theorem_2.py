@@ -126,12 +126,13 @@ def claims(data: Data) -> list[Claim]:
             judge([true <= claimed for claimed, true in places], told),
         ),
         Claim(
-            "Section 4.1: and that is about the noise it needs (within a factor of 2, at ε = 1)",
+            "is that about the noise that is needed (within a factor of 2, at ε = 1)?",
             "",
             judge(
                 [ratio < 2 for ratio in ratios],
                 f"{min(ratios):.1f} to {max(ratios):.1f} times what is needed",
             ),
+            asked=True,
         ),
     ]
 

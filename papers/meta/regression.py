@@ -95,11 +95,11 @@ def claims(data: Data) -> list[Claim]:
 
     return [
         Claim(
-            "Main text, multi-cluster: as many meta-models as clusters transfer better than one, with "
-            "noise too",
+            "do as many meta-models as clusters transfer better than one, with noise too?",
             "",
             better("published"),
             better("true"),
+            asked=True,
         )
     ]
 

@@ -128,6 +128,7 @@ def draw(data: Data, figure: Any) -> None:
                 curve(axes, data[panel], data[f"{name}, gain"], f"{shown}, {speed}", whose, style)
         axes.axhline(0, color=COLOURS["alone"], linewidth=1, linestyle="--", label="alone, same losses")
         axes.set(xlabel=label, ylabel="% below alone, same draws")
+        axes.set_xticks(data[panel])
     legend(figure, 3)
 
 

@@ -126,12 +126,13 @@ def claims(data: Data) -> list[Claim]:
             ),
         ),
         Claim(
-            "Section 5.4.2: the same, by the quietest reading",
+            "is it that by the quietest reading?",
             "0.267",
             judge(
                 [low - 0.02 < PRINTED < high + 0.02],
                 f"{quiet[0][0]:.3f} of models, {quiet[1][0]:.3f} of the tasks' covariance",
             ),
+            asked=True,
         ),
     ]
 

@@ -209,13 +209,14 @@ def claims(data: Data) -> list[Claim]:
             judge([price <= 1.0001 for price in prices.values()], told),
         ),
         Claim(
-            "Section 3.1: a relation that fits the tasks is worth more than the mean",
+            "is a relation that fits the tasks worth more than the mean?",
             "",
             None,
             judge(
                 [name != "mean" for name in best],
                 ", ".join(f"{n} at {budget(e)}" for n, e in zip(best, EPSILONS, strict=True)),
             ),
+            asked=True,
         ),
     ]
 

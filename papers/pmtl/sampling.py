@@ -148,7 +148,7 @@ def claims(data: Data) -> list[Claim]:
         for loss, name in (("convex", "Corollary 6"), ("networks", "Corollary 4"))
     ] + [
         Claim(
-            f"{name}, at ε = 8: sampling does not make the floor higher by more than twice",
+            f"{name}, at ε = 8: is the floor of sampling at most twice that of everyone?",
             "",
             *(
                 judge(
@@ -157,6 +157,7 @@ def claims(data: Data) -> list[Claim]:
                 )
                 for method in METHODS
             ),
+            asked=True,
         )
         for loss, name in (("convex", "Theorem 5"), ("networks", "Theorem 3"))
     ]

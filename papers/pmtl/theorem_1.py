@@ -118,10 +118,11 @@ def claims(data: Data) -> list[Claim]:
     said = f"in {sum(true <= claimed for claimed, true in places)} of {len(places)} places"
     return [
         Claim(
-            "Fig. 2: the runs end at a single-digit or low two-digit ε (at most 16)",
+            "do the runs of Figure 2 cost at most ε = 16? (its axis cannot be read)",
             "",
             judge([end <= 16 for end in ends["code"]], told["code"]),
             judge([end <= 16 for end in ends["replace, visible"]], told["replace, visible"]),
+            asked=True,
         ),
         Claim(
             "Theorem 1: with q = m and σ = 4γ√(T log 1/δ)/(mε) T rounds are (ε, δ)-private, for any ε",

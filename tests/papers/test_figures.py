@@ -14,7 +14,8 @@ from harness import catalog, records
 from harness.sources import Source
 from papers import __main__ as command
 from papers import pages, running
-from papers.figure import COLUMNS, Figure, Finding, Options, Skipped, Verdict, figures
+from papers.figure import COLUMNS, Claim, Figure, Options, Skipped, figures, judge
+from papers.mpmtl import figure_12, tradeoff
 
 FIGURES = figures()
 KEPT = {name: catalog.record(name) for name in FIGURES if catalog.record(name)}
@@ -40,7 +41,9 @@ def test_what_is_kept_can_be_shown(name):
     for row in rows:
         assert len(row) == len(COLUMNS)
         assert not any("|" in text or "nan" in text for text in row)
-    assert module.finding(data).sentence.endswith(".")
+    assert module.finding(data).endswith(".")
+    for claim in FIGURES[name].claims(data):
+        assert not any("|" in text or "nan" in text for text in pages.row(claim))
 
 
 def test_pages_say_what_is_kept():
@@ -73,7 +76,7 @@ def squares(tmp_path, monkeypatch):
     own = ("papers/figure.py",)
     monkeypatch.setattr(catalog, "source", lambda name, data=None: Source(own, (), data or {}))
     module = ModuleType("squares", "Figure 0: squares.\n\nOf whole numbers.")
-    module.CLAIM, module.calls = "Squares grow.", []
+    module.NOT_COVERED, module.calls = "cubes.", []
 
     def measure(cell, options):
         module.calls.append(cell["seed"])
@@ -84,7 +87,10 @@ def squares(tmp_path, monkeypatch):
     module.summarise = lambda found: {"total": sum(value for _, value in found)}
     module.table = lambda data: [("total", "30", str(data["total"]), "", "")]
     module.draw = lambda data, figure: figure.subplots().plot([0, data["total"]])
-    module.finding = lambda data: Finding(Verdict.YES, "They do.")
+    module.claims = lambda data: [
+        Claim("Squares grow.", "30", judge([data["total"] > 1], str(data["total"])))
+    ]
+    module.finding = lambda data: "They do."
     monkeypatch.setitem(sys.modules, "squares", module)
     return Figure("toy-squares", "toy", module)
 
@@ -96,7 +102,9 @@ def test_results_are_kept_and_those_of_quick_runs_are_not(squares, tmp_path, cap
         record = json.loads((tmp_path / "results" / "toy-squares.json").read_text())
         assert record["data"] == {"total": 30}
         assert (record["seeds"], record["cells"], record["samples"]) == (5, 5, [[{"seed": 0}, 0]])
-        assert "The finding comes out. They do." in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "Squares grow. as published: comes out, 30." in shown
+        assert "The finding comes out. They do." in shown
         module.calls = []
         running.make(squares, Options(quick=True), pool)
         running.make(squares, Options(seeds=2), pool)
@@ -116,6 +124,12 @@ def test_two_data_files_give_two_results(tmp_path, monkeypatch):
     """Figure 12 is of a user's own data: here the second file has the labels in another order."""
     monkeypatch.setattr(running, "BUILD", tmp_path / "build")
     monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
+    cells = figure_12.cells
+    monkeypatch.setattr(figure_12, "cells", lambda o: [c for c in cells(o) if c["method"] in tradeoff.PLAIN])
+    for function, made in (("table", []), ("claims", []), ("finding", ".")):
+        monkeypatch.setattr(figure_12, function, lambda data, made=made: made)
+    monkeypatch.setattr(figure_12, "draw", lambda data, figure: None)
+    monkeypatch.setattr(Figure, "verdict", lambda self, data: "-")
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (4 * 40, 3))
     y = (X[:, 0] + 0.3 * rng.normal(size=len(X)) > 0).astype(int)
