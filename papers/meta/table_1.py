@@ -254,7 +254,9 @@ def claims(data: Data) -> list[Claim]:
         if not there:
             return None
         told = ", ".join(f"{value:.3f} at {budget(e)}" for e, value in there.items())
-        return judge([value >= PRINTED[models][e] - 0.02 for e, value in there.items()], told)
+        missing = [False] * (len(BUDGETS) - len(there))
+        told += "; not run at the others" * bool(missing)
+        return judge([v >= PRINTED[models][e] - 0.02 for e, v in there.items()] + missing, told)
 
     def ordered(net: str) -> Outcome:
         values = [data[f"drawn, {net}, {budget(e)}"][0] for e in BUDGETS]

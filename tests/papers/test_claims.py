@@ -167,7 +167,7 @@ def leaf(folder, users, rows, row):
         (folder / part / "all.json").write_text(json.dumps(text))
 
 
-@pytest.mark.parametrize("name", ["celeba", "stackoverflow"])
+@pytest.mark.parametrize("name", [pytest.param("celeba", marks=pytest.mark.slow), "stackoverflow"])
 def test_003_runs_on_leaf_data_of_a_users_own(name, tmp_path):
     """Faces of 16 by 16 with a light or dark smile; questions of words that are their tags."""
     rng, words, tags = np.random.default_rng(0), [f"w{k}" for k in range(9)], ["a", "b", "c"]
