@@ -81,10 +81,10 @@ class Recorded:
             yield from self.change(self.round, name, reply)
 
 
-def asked(link, plan=PLAN, roster=TASKS.roster, told=None, operator=OPERATOR, **more):
+def asked(link, plan=PLAN, roster=TASKS.roster, told=None, operator=OPERATOR, deadline=20.0, **more):
     """Run over a link; `told` gets the operator's private lines."""
     lines = [] if told is None else told
-    engine = RemoteNodes(link, operator, deadline=20.0, log=lines.append)
+    engine = RemoteNodes(link, operator, deadline=deadline, log=lines.append)
     return run(plan, roster, random_state=SEED, engine=engine, **more)
 
 

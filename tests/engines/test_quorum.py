@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from node_helpers import (
     here,
     log_of,
     make_nodes,
+    open_nodes,
 )
 
 from cloister import Ledger, Plan, run
@@ -235,3 +238,38 @@ def test_a_plan_without_a_quorum_is_what_it_was():
         np.testing.assert_array_equal(before.value, after.value)
         assert before.noise == after.noise  # and the same price
     assert one.guarantee.epsilon == other.guarantee.epsilon
+
+
+class Silent(Away):
+    """Nodes of which some never answer: whoever asks waits for them, as long as it waits."""
+
+    def ask(self, requests, deadline):
+        until = time.monotonic() + deadline
+        there = {name: r for name, r in requests.items() if name not in self.names}
+        yield from InProcess(self.nodes).ask(there, deadline)
+        if len(there) < len(requests):
+            time.sleep(max(until - time.monotonic(), 0.0))
+
+
+def test_a_silent_node_keeps_no_records_from_one_that_misses_them(tmp_path, monkeypatch):
+    """A node is put back from a copy, and sent the board a part at a time; another never answers."""
+    monkeypatch.setattr("cloister.nodes.remote.MOST_BYTES", 1)
+    plan, told = replace(PLAN, quorum=2), []
+    nodes = make_nodes(tmp_path / "nodes", plan)
+    old, now = tmp_path / "copy", nodes["t1"].home.folder
+
+    def step(posted):
+        if posted.done == 1:
+            shutil.copytree(now, old)
+        if posted.done == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        asked(Recorded(nodes), plan, progress=step, journal=tmp_path / "journal")
+    shutil.rmtree(now)
+    shutil.copytree(old, now)
+    again, kept = open_nodes(tmp_path / "nodes"), {"journal": tmp_path / "journal"}
+    done = asked(Silent(again, ("t2",), 0), plan, told=told, deadline=2.4, **kept)
+    assert [line for line in told if "zero" in line] == ["Round 3: node 't2' counts as zero."]
+    assert done.board.releases[3].answered == 3
+    assert again["t1"].model(RUN).keys() == {"coef"}

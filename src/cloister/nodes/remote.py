@@ -39,8 +39,9 @@ from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
 #: Records of at most so many bytes are sent at once, but one always is.
 MOST_BYTES = 1 << 23
-#: Seconds until nodes are asked again, after a round that too few have answered.
-PAUSE = 1.0
+#: Seconds until nodes are asked again, after a round that too few have answered; and the part of a deadline
+#: that silent nodes are waited for as long as others may miss records.
+PAUSE, PART = 1.0, 8
 
 
 class Transport(Protocol):
@@ -258,11 +259,15 @@ class RemoteNodeWorkers:
         """Ask nodes; yield replies to this question that came in time, from nodes that were asked.
 
         Who misses records is asked again, with them, when the others have replied, in the time that is left.
+        As long as somebody may miss some, nobody is waited for longer than a part of it.
         """
         until, waiting = time.monotonic() + self.deadline, set(names)
         while waiting and (left := until - time.monotonic()) > 0:
             requests = {name: self._request(kind, name, board) for name in sorted(waiting)}
             open_, behind = set(waiting), set[str]()
+            if not all(self._sent_all(name, board) for name in waiting):
+                left = min(left, self.deadline / PART)
+            pause = time.monotonic() + 0.99 * left
             for name, data in self.transport.ask(requests, left):
                 reply = self._read(name, data, waiting, board, late=time.monotonic() > until)
                 if reply is None:
@@ -278,7 +283,20 @@ class RemoteNodeWorkers:
                 open_.discard(name)
                 if not open_:
                     break
-            waiting = behind
+            waiting = behind if time.monotonic() < pause else behind | open_
+
+    def _sent_all(self, name: str, board: Billboard) -> bool:
+        """Say whether a node is known to have all records that its next question does not bring."""
+        return name in self.held and self._last(name, board) == len(board.records)
+
+    def _last(self, name: str, board: Billboard) -> int:
+        """Return up to which record a node's next question goes: as many as fit, one at least."""
+        first, size = self.held.get(name, 0), 0
+        for number in range(first, len(board.records)):
+            size += len(board.record_bytes(number))
+            if number > first and size > MOST_BYTES:
+                return number
+        return len(board.records)
 
     def _read(self, name: str, data: bytes, expected: set[str], board: Billboard, late: bool) -> Reply | None:
         """Return a reply to this question; of anything else, tell the operator."""
@@ -341,16 +359,12 @@ class RemoteNodeWorkers:
         return reply.row
 
     def _request(self, kind: RequestKind, name: str, board: Billboard) -> bytes:
-        """Return a question, with the records that a node may not have: as many as fit, one at least."""
+        """Return a question, with the records that a node may not have, as far as they fit."""
         first = self.held.get(name, 0)
-        records: list[SignedRecord] = []
-        size = 0
-        for number in range(first, len(board.records)):
-            record = board.record_bytes(number)
-            size += len(record)
-            if records and size > MOST_BYTES:
-                break
-            records.append(SignedRecord(record, self._signature(board, number)))
+        records = [
+            SignedRecord(board.record_bytes(number), self._signature(board, number))
+            for number in range(first, self._last(name, board))
+        ]
         coins = None
         if self.coins and not self.plan.sampling.independent:
             place = self.places[name]
