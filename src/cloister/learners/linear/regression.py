@@ -96,7 +96,10 @@ LAMBDAS, ASKED_FROM = np.geomspace(1e-5, 1e2, 19), 3
 NARROW = 0.3
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].
 NOISE_RANGE = (2e-4, 0.5)
-NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
+#: The first is for tables without noise: tasks say that of theirs as the lowest of the range.
+NOISE_SCALES = np.append(1e-5, np.geomspace(*NOISE_RANGE, 8))
+#: How surely a task's own noise is what tasks said it usually is; it may be any, otherwise.
+USUAL_NOISE = 0.9
 #: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
 OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
 OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
@@ -423,13 +426,16 @@ def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
 
     Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
     more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
-    follows what tasks answered about it, or is free in own units.
+    mostly follows what tasks answered about it, or is free in own units.
     """
     known = _known_level(answers)
     if known is None:
         scales, level = OWN_SCALES, _own_level(rows)
     else:
-        scales, level = NOISE_SCALES[:, None] / rows.unit**2, known[:, None]
+        usual, free = NOISE_SCALES[:, None] / rows.unit**2, np.tile(OWN_SCALES[:, None], len(rows.unit))
+        scales = np.concatenate([usual, free])
+        usual = np.tile(known[:, None] + math.log(USUAL_NOISE), len(rows.unit))
+        level = np.concatenate([usual, _own_level(rows) + math.log(1 - USUAL_NOISE)])
     fit = rows.fit(scales)
     joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
     joint[..., :-1] = np.where((rows.count < LEAST_ROWS)[:, None], -np.inf, joint[..., :-1])
