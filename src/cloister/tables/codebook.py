@@ -39,8 +39,7 @@ from cloister.tables.column_types import Categorical, Date, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind, emptied
-from cloister.tables.targets import Count, Ordered
-from cloister.tables.transforms import IDENTITY
+from cloister.tables.targets import Count, Ordered, log_middle
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 #: What a codebook may leave out, at the top of its file.
@@ -116,27 +115,12 @@ class Codebook:
             f"interactions must be pairs of different features, each once. Got {[*self.interactions]}. Write "
             f'interactions = [["age", "sex"]], with names of {[*self.names]}.',
         )
-        self._check_exposure()
+        if isinstance(self.target, Count):
+            self.target.check_exposure(self.exposure, len(self._explaining), self.interactions)
         columns = self.column_names
         require(
             len(set(columns)) == len(columns),
             f"the columns of a codebook must have different names. Got {sorted(columns)}. Rename a feature.",
-        )
-
-    def _check_exposure(self) -> None:
-        goal, part = self.target, self.exposure
-        if not isinstance(goal, Count) or goal.exposure is None:
-            return
-        plain = isinstance(part, Numeric) and part.low > 0 and part.missing is None
-        require(
-            plain and part.transform == IDENTITY and len(self._explaining) > 0,  # type: ignore[union-attr]
-            f"the exposure {goal.exposure!r} of {goal.name!r} must be a column with bounds of positive "
-            "numbers and nothing else, beside a feature. Write bounds = [1, 365], say, under [features."
-            f"{goal.exposure}].",
-        )
-        require(
-            all(goal.exposure not in pair for pair in self.interactions),
-            f"the exposure {goal.exposure!r} has no coefficient. Leave it out of interactions.",
         )
 
     @classmethod
@@ -376,7 +360,7 @@ class Codebook:
         part = self.exposure
         assert part is not None
         values = accepted(part, self._table(columns)[part.name], at).values
-        return np.log(np.clip(values, part.low, part.high)) - _middle(part)
+        return np.log(np.clip(values, part.low, part.high)) - log_middle(part)
 
     def cells(self, name: str, values: ArrayLike) -> Array:
         """Return a column, with what the codebook calls empty as an empty cell."""
@@ -462,12 +446,7 @@ class Codebook:
         if not isinstance(self.target, Numeric):
             return 0.0, 1.0
         start, scale = self.target.affine()[0]
-        return start - (0.0 if self.exposure is None else _middle(self.exposure)), scale
-
-
-def _middle(part: Numeric) -> float:
-    """Return the logarithm of a number in the middle of positive bounds."""
-    return 0.5 * (math.log(part.low) + math.log(part.high))
+        return start - (0.0 if self.exposure is None else log_middle(self.exposure)), scale
 
 
 def _observed(name: str, values: Array, as_levels: bool) -> Feature:

@@ -11,9 +11,9 @@ import numpy as np
 
 from cloister.core.arrays import Array, Floats
 from cloister.tables.column_types import Categorical, Numeric
-from cloister.tables.feature import require
+from cloister.tables.feature import Feature, require
 from cloister.tables.reading import Reading, is_real
-from cloister.tables.transforms import Monotone, Transform
+from cloister.tables.transforms import IDENTITY, Monotone, Transform
 
 #: Encoded numbers beyond this, of which bounds are 1, are not told apart.
 _FARTHEST = 50.0
@@ -62,6 +62,24 @@ class Count(Numeric):
     def from_keys(cls, name: str, keys: Mapping[str, Any]) -> Self:
         low, high = _two(name, keys)
         return cls(name, low, high, exposure=keys.get("exposure"))
+
+    def check_exposure(
+        self, part: Feature | None, others: int, interactions: Sequence[Sequence[str]]
+    ) -> None:
+        """Refuse a codebook whose column of that name is no plain positive number, or all there is."""
+        if self.exposure is None:
+            return
+        plain = isinstance(part, Numeric) and part.low > 0 and part.missing is None
+        require(
+            plain and part.transform == IDENTITY and others > 0,  # type: ignore[union-attr]
+            f"the exposure {self.exposure!r} of {self.name!r} must be a column with bounds of positive "
+            "numbers and nothing else, beside a feature. Write bounds = [1, 365], say, under [features."
+            f"{self.exposure}].",
+        )
+        require(
+            all(self.exposure not in pair for pair in interactions),
+            f"the exposure {self.exposure!r} has no coefficient. Leave it out of interactions.",
+        )
 
     def entry(self) -> dict[str, Any]:
         exposure = {} if self.exposure is None else {"exposure": self.exposure}
@@ -207,6 +225,11 @@ class Positive(Numeric):
 
     def decoded(self, values: Floats) -> Array:
         return np.exp(super().decoded(np.minimum(values, _FARTHEST)))
+
+
+def log_middle(part: Numeric) -> float:
+    """Return the logarithm of a number in the middle of positive bounds."""
+    return 0.5 * (math.log(part.low) + math.log(part.high))
 
 
 def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
