@@ -8,7 +8,7 @@ own, and the key of the charge. It goes last, so that until then nothing else ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,11 @@ from cloister.store.files import private_folder
 from cloister.store.journal import check_same
 from cloister.store.secret import Secret
 from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical
 from cloister.tables.targets import Count, Ordered
+
+#: Weights of classes, by class or in the codebook's order.
+ClassWeight = Mapping[Any, float] | Sequence[float] | str | None
 
 
 def fit_plan(
@@ -68,16 +72,35 @@ def fit_plan(
     return replace(found, record=found.record.charged(ledger, plan.fingerprint))
 
 
-def own_learner(codebook: Codebook) -> BayesianLearner:
-    """Return what a task does on its own."""
+def own_learner(codebook: Codebook, class_weight: ClassWeight = None) -> BayesianLearner:
+    """Return what a task does on its own; `class_weight` is by class, or in the codebook's order."""
+    classes = codebook.target.levels if isinstance(codebook.target, Categorical) else ()
+    weights = class_weights(classes, class_weight)
     if isinstance(codebook.target, Count):
         most, exposed = codebook.target.high, codebook.exposure is not None
         return CountRegression(codebook.width, most, exposed)
     if isinstance(codebook.target, Ordered):
-        return OrderedClassification(codebook.width, len(codebook.target.levels))
+        return OrderedClassification(codebook.width, len(codebook.target.levels), class_weight=weights)
     if codebook.classes is None:
         return Regression(codebook.width)
-    return Classification(codebook.width, codebook.classes)
+    return Classification(codebook.width, codebook.classes, class_weight=weights)
+
+
+def class_weights(classes: Sequence[Any], given: ClassWeight) -> tuple[float, ...] | None:
+    """Return one weight a class, from a mapping or from numbers in the classes' order."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        raise InputError(
+            "class_weight must be public: a mapping from classes to numbers, or numbers in the codebook's "
+            f"order. Got {given!r}. Rates that are read from rows are private."
+        )
+    if not isinstance(given, Mapping):
+        return tuple(map(float, given))
+    unknown = [level for level in given if level not in classes]
+    if unknown:
+        raise InputError(f"class_weight names {unknown}, and the classes are {list(classes)}. Respell it.")
+    return tuple(float(given.get(level, 1.0)) for level in classes)
 
 
 def earlier_prior(given: Any, codebook: Codebook) -> EarlierPrior:

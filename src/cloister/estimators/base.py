@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.app import predict as predictions
-from cloister.app.fit import fit_plan
+from cloister.app.fit import fit_plan, own_learner
 from cloister.app.folder import save_run
 from cloister.app.predict import Index
 from cloister.app.result import EstimatorSettings, TableRun
@@ -34,6 +34,7 @@ from cloister.core.errors import InputError, check_one_owner
 from cloister.core.tasks import Tasks
 from cloister.estimators import notebook
 from cloister.estimators.parameters import PrivacyBudget
+from cloister.learners.learner import BayesianLearner
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.privacy.statement import rounded_up
@@ -69,6 +70,10 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
     @abstractmethod
     def algorithm(self, codebook: Codebook) -> Algorithm:
         """Return what tasks do and send, for rows of this codebook."""
+
+    def learner(self, codebook: Codebook) -> BayesianLearner:
+        """Return what a task does at home, for rows of this codebook."""
+        return own_learner(codebook)
 
     @property
     def reader(self) -> TableReader:

@@ -14,7 +14,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.bases import Independent
-from cloister.app.fit import own_learner
+from cloister.app.fit import class_weights
 from cloister.app.predict import Index
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.source import EncodedTable
@@ -24,6 +24,7 @@ from cloister.core.errors import InputError
 from cloister.core.tasks import Tasks, row_weights
 from cloister.engines.run import run
 from cloister.estimators.base import MultiTaskEstimator
+from cloister.estimators.class_weights import WeighsClasses
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan.algorithm import Algorithm
@@ -46,7 +47,7 @@ class _SingleTask(MultiTaskEstimator):
     bounds: Any = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
-        return Independent(own_learner(codebook))
+        return Independent(self.learner(codebook))
 
     def fit(
         self,
@@ -148,7 +149,9 @@ class _SingleTask(MultiTaskEstimator):
 
     def _own_learner(self, width: int) -> Regression | Classification:
         if self.reader.classify:
-            return Classification(width, max(2, len(self.classes_)))
+            given, classes = self.get_params(deep=False)["class_weight"], self.classes_.tolist()
+            weights = class_weights(classes, given) if len(classes) > 1 else None
+            return Classification(width, max(2, len(classes)), class_weight=weights)
         return Regression(width)
 
     def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
@@ -186,7 +189,8 @@ class SingleTaskRegressor(RegressorMixin, _SingleTask):  # type: ignore[misc]
     """
 
 
-class SingleTaskClassifier(ClassifierMixin, _SingleTask):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class SingleTaskClassifier(ClassifierMixin, WeighsClasses, _SingleTask):  # type: ignore[misc]
     """Logistic or multinomial regression, every task on its own.
 
     Parameters and attributes are those of `SingleTaskRegressor`.
@@ -233,7 +237,7 @@ class _Pooled(MultiTaskEstimator):
         data = table.tasks
         everyone = np.array([0, len(data.y)])
         together = Tasks(np.zeros(1, dtype=np.int64), data.X, data.y, data.weight, everyone)
-        finished = run(Plan(Independent(own_learner(table.codebook)), n_tasks=1), together)
+        finished = run(Plan(Independent(self.learner(table.codebook)), n_tasks=1), together)
         models = {
             name: np.repeat(array, len(data), axis=0) for name, array in finished.private.models.items()
         }
@@ -282,7 +286,8 @@ class PooledRegressor(RegressorMixin, _Pooled):  # type: ignore[misc]
     """
 
 
-class PooledClassifier(ClassifierMixin, _Pooled):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class PooledClassifier(ClassifierMixin, WeighsClasses, _Pooled):  # type: ignore[misc]
     """Logistic or multinomial regression with one model for all tasks: a baseline that is NOT PRIVATE.
 
     Parameters, attributes and the lack of privacy are those of `PooledRegressor`.

@@ -15,10 +15,11 @@ from cloister.algorithms.prior.mean import Joint, Mean
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
 from cloister.algorithms.prior.structure import Structure
-from cloister.app.fit import earlier_prior, own_learner
+from cloister.app.fit import earlier_prior
 from cloister.core.errors import InputError
 from cloister.core.roster import Groups, group_labels
 from cloister.estimators.base import MultiTaskEstimator, search_for
+from cloister.estimators.class_weights import WeighsClasses
 from cloister.estimators.parameters import check_word
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
@@ -53,7 +54,7 @@ class _SharedPrior(MultiTaskEstimator):
     groups: str | int | None = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
-        return SharedPrior(own_learner(codebook), self._structure(codebook), search_for(codebook))
+        return SharedPrior(self.learner(codebook), self._structure(codebook), search_for(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
         ordered = isinstance(codebook.target, Ordered)
@@ -203,12 +204,14 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     """
 
 
-class SharedPriorClassifier(ClassifierMixin, _SharedPrior):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class SharedPriorClassifier(ClassifierMixin, WeighsClasses, _SharedPrior):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks, under task-level joint differential privacy.
 
     Parameters, attributes and privacy are those of `SharedPriorRegressor`; the codebook lists the classes,
-    which are public. `classes_` are sorted, as scikit-learn's scorers expect; `coef_` has the log-odds of
-    each but the first against the first.
+    which are public. `class_weight` may say how many rows a row of each class counts as: a mapping from
+    classes to numbers, or numbers in the codebook's order, as public as the list. `classes_` are sorted, as
+    scikit-learn's scorers expect; `coef_` has the log-odds of each but the first against the first.
 
     Examples
     --------

@@ -12,7 +12,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, States
 from cloister.core.channel import Channel
+from cloister.core.errors import InputError
 from cloister.core.lifts import Plain
+from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import (
@@ -157,6 +159,21 @@ class EvidenceLearner(BayesianLearner):
         if candidate.shared and "scale" in answers:
             return normal_on_grid(np.log(VARIANCES), *map(float, answers["scale"]))
         return np.full(len(VARIANCES), -math.log(len(VARIANCES)))
+
+
+def check_class_weight(weights: tuple[float, ...] | None, classes: int) -> None:
+    """Refuse weights that are not one positive number a class."""
+    if weights is not None and (len(weights) != classes or not all(0 < w < math.inf for w in weights)):
+        raise InputError(f"class_weight must be {classes} numbers > 0, one for each class. Got {weights}.")
+
+
+def by_class(block: Block, weights: tuple[float, ...] | None) -> Block:
+    """Return the rows, each of which counts as many as its class says."""
+    if weights is None:
+        return block
+    with np.errstate(invalid="ignore"):
+        place = np.clip(np.nan_to_num(block.y), 0, len(weights) - 1).astype(np.intp)
+    return replace(block, weight=block.weight * np.array(weights)[place])
 
 
 def _usual_variance(value: Floats, noise: float) -> Floats:

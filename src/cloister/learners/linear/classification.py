@@ -16,6 +16,8 @@ from cloister.learners.linear.by_evidence import (
     VARIANCES,
     EvidenceLearner,
     Scored,
+    by_class,
+    check_class_weight,
 )
 from cloister.learners.linear.few_rows import LEAST_ROWS
 from cloister.learners.linear.losses import Softmax
@@ -38,11 +40,17 @@ class Classification(EvidenceLearner):
         Number of classes; targets are 0, 1, ... and class 0 is the reference.
     intercept : bool
         Whether column 0 is an intercept, which may vary more between tasks than slopes do.
+    class_weight : tuple of float, optional
+        How many rows a row of each class counts as; public.
     """
 
     dim: int
     classes: int = 2
     intercept: bool = True
+    class_weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_class_weight(self.class_weight, self.classes)
 
     @property
     def size(self) -> int:
@@ -88,21 +96,21 @@ class Classification(EvidenceLearner):
 
     def offset(self, home: Home, point: Floats) -> Floats:
         """Return the most probable offset from a public point under a wide prior."""
-        block = home.rows
+        block = by_class(home.rows, self.class_weight)
         found = mode(
             block.X, self._scores(block, point), block.y, block.weight, self.variance, classes=self.classes
         )
         return found.reshape(len(block), self.size)
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
-        block = home.rows
+        block = by_class(home.rows, self.class_weight)
         factor = math.sqrt(self._stretch) * loose_intercept(self.dim, 3.0, self.intercept)
         X, scores = self._whiten(block, factor), self._scores(block, mean)
         fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
         return fit.log_evidence
 
     def around(self, home: Home, candidate: Candidate, follow: Floats) -> Scored:
-        block = home.rows
+        block = by_class(home.rows, self.class_weight)
         if candidate.own_units:
             return self._in_own_units(block, candidate, follow)
         X, scores = self._whiten(block, candidate.factor), self._scores(block, candidate.mean)
@@ -139,7 +147,7 @@ class Classification(EvidenceLearner):
         The intercepts' priors are worth one row, around the own rates: with no slopes, and for a task of one
         class, these are what it predicts.
         """
-        block = home.rows
+        block = by_class(home.rows, self.class_weight)
         units = OwnUnits.of(block.X, block.weight, self.intercept)
         few, q = units.total < LEAST_ROWS, self.classes - 1
         X, offset = np.where(few[:, None, None], 0.0, units.design), np.zeros((len(block), q))

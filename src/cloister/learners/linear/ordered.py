@@ -26,7 +26,13 @@ from cloister.core.spec import DataSpec, Target
 from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept
-from cloister.learners.linear.by_evidence import OWN_INTERCEPT, VARIANCES, EvidenceLearner, Scored
+from cloister.learners.linear.by_evidence import (
+    OWN_INTERCEPT,
+    VARIANCES,
+    EvidenceLearner,
+    Scored,
+    by_class,
+)
 from cloister.learners.linear.few_rows import LEAST_ROWS
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import Loss, longest_row
@@ -147,11 +153,14 @@ class OrderedClassification(EvidenceLearner):
         Number of classes, in order from 0; three at least.
     intercept : bool
         Whether column 0 is an intercept, which may vary more between tasks than slopes do.
+    class_weight : tuple of float, optional
+        How many rows a row of each class counts as; public.
     """
 
     width: int
     classes: int = 3
     intercept: bool = True
+    class_weight: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.classes < 3:
@@ -194,14 +203,18 @@ class OrderedClassification(EvidenceLearner):
 
     def offset(self, home: Home, point: Floats) -> Floats:
         """Return the most probable offset from a public point under a wide prior."""
-        return find_mode(self._rows(home.rows, np.eye(self.dim), point), self.variance)
+        return find_mode(
+            self._rows(by_class(home.rows, self.class_weight), np.eye(self.dim), point), self.variance
+        )
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
         factor = math.sqrt(self.prior_scales[1]) * loose_intercept(self.dim, self.loose, self.intercept)
-        return modes_by_variance(self._rows(home.rows, factor, mean), VARIANCES).log_evidence
+        return modes_by_variance(
+            self._rows(by_class(home.rows, self.class_weight), factor, mean), VARIANCES
+        ).log_evidence
 
     def around(self, home: Home, candidate: Candidate, follow: Floats) -> Scored:
-        block, factor = home.rows, np.asarray(candidate.factor)
+        block, factor = by_class(home.rows, self.class_weight), np.asarray(candidate.factor)
         if candidate.own_units:
             units = OwnUnits.of(block.X, block.weight, self.intercept)
             few = (units.total < LEAST_ROWS)[:, None, None]  # their spreads say nothing of other values
@@ -226,7 +239,7 @@ class OrderedClassification(EvidenceLearner):
         The cuts' priors are worth one row, around the own rates: with no slopes, and for a task of one class,
         these are what it predicts.
         """
-        block, e = home.rows, self.classes - 2
+        block, e = by_class(home.rows, self.class_weight), self.classes - 2
         units = OwnUnits.of(block.X, block.weight, self.intercept)
         few, unit = units.total < LEAST_ROWS, np.full(self.dim, 1.0)
         design = np.where(few[:, None, None], 0.0, units.design)
