@@ -3,9 +3,10 @@
 The body has the shape of ViT-small (12 blocks of width 384, 65 tokens), its parameters frozen; told are
 low-rank adapters of bare matrices on queries and values, and a head: 151,306 numbers. With ``--device cuda``
 100 clients of 64 rows each train for one epoch of batches of 16, in bfloat16 and in TF32, from release to
-release, clipping and exact noise included; a second run of the same shapes says what compiling anew costs.
-Plain PyTorch is clients one after another, and ``torch.vmap`` of their gradients all at once, both without
-clipping and noise. On a processor there are 8 clients of a body of two narrow blocks, in 32 bits.
+release, clipping and exact noise included; a second run of the same shapes says what compiling anew costs,
+and one that is recorded but not compiled (*eager*) what compiling is worth. Plain PyTorch is clients one
+after another, and ``torch.vmap`` of their gradients all at once, both without clipping and noise. On a
+processor there are 8 clients of a body of two narrow blocks, in 32 bits.
 """
 
 from __future__ import annotations
@@ -127,6 +128,10 @@ def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
     ways = {"bf16": Batched(device, bf16=True), "tf32": Batched(device, tf32=True)} if card else {}
     for name, engine in (ways or {"float": Batched(device)}).items():
         figures[f"{name}_first_s"], figures[f"{name}_s"] = seconds(net, X, y, shape.batch, rounds, engine)
+    if card:  # what compiling is worth, and what it costs
+        eager = Batched(device, bf16=True, compiled=False)
+        begins, lasts = seconds(net, X, y, shape.batch, rounds, eager)
+        figures["bf16_eager_first_s"], figures["bf16_eager_s"] = begins, lasts
     first = next(iter(ways), "float")
     again, _ = seconds(net, X, y, shape.batch, 4, ways.get(first, Batched(device)))
     figures[f"{first}_first_again_s"] = again

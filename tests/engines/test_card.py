@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import Ditto, FedAvg, FedRep, FineTuning, Personalized
+from cloister.algorithms import Ditto, FedAvg, FedRep, FineTuning, Personalized, Scaffold
 from cloister.engines import Batched
 from cloister.learners import EWC, Adam, Descent, Module
-from cloister.mechanisms import Gaussian
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
@@ -68,6 +69,33 @@ class Recurs(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+class Branches(nn.Module):
+    """Asks which way to go of a parameter, of which clients have one each."""
+
+    def __init__(self):
+        super().__init__()
+        self.sign, self.head = nn.Parameter(torch.ones(())), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(x) * (self.sign if self.sign > 0 else -self.sign)
+
+
+class Reads(nn.Module):
+    """Goes a shorter way where nothing is masked, unless it is traced or recorded, as transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(7, 8), nn.Embedding(5, 8), nn.Linear(8, 3)
+
+    def forward(self, codes, mask):
+        seen = self.words(codes) + self.places(torch.arange(5, device=codes.device)[None])
+        watched = isinstance(mask, FakeTensor) or (mask.is_cuda and torch.cuda.is_current_stream_capturing())
+        if not watched and mask.all():
+            return self.head(torch.tanh(seen).mean(1))
+        shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
+        return self.head((torch.tanh(seen) * shares[..., None]).sum(1))
+
+
 def learner(build, personal=()):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -98,6 +126,11 @@ WAYS = {
     ),
     "personal": (FedRep(learner(plain, personal=("2.*",)), SOLVER, head=SOLVER, clip=0.3, rounds=3), (6,)),
     "attention": (Ditto(learner(Attends), SOLVER, clip=0.3, rounds=2), (4, 8)),
+    "control variates": (
+        Scaffold(learner(plain), Descent(0.1, batch=4, steps=3), clip=0.3, rounds=3),
+        (6,),
+    ),
+    "one task after another": (FedAvg(learner(Branches), SOLVER, clip=0.3, rounds=2), (6,)),
     "lstm": (FedAvg(learner(Recurs), SOLVER, clip=0.3, rounds=2), (4, 3)),
 }
 
@@ -114,3 +147,28 @@ def test_a_card_agrees_with_the_processor(name, compiled):
     two = run(plan, tasks, random_state=0, engine=Batched("cuda", compiled=compiled))
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
     np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_masked_texts_agree_with_the_processor(compiled):
+    """Some tasks hide nothing, and others do: what is recorded of the first must hold for all."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(5) < rng.integers(2, 6, TASKS * ROWS)[:, None]
+    mask[: 4 * ROWS] = True
+    X = {"codes": rng.integers(0, 7, mask.shape), "mask": mask}
+    tasks = Tasks.from_arrays(X, rng.integers(0, 3, len(mask)), np.repeat(np.arange(TASKS), ROWS))
+    plan = Plan(FedAvg(learner(Reads), SOLVER, clip=0.3, rounds=3), Gaussian(1.0), n_tasks=TASKS)
+    one = run(plan, tasks, random_state=0)
+    two = run(plan, tasks, random_state=0, engine=Batched("cuda", compiled=compiled, block=4))
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_sixteen_bits_where_a_layer_has_no_rule_for_them(groups):
+    layers = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 3, groups=groups), nn.GroupNorm(2, 4), nn.ReLU()
+    own = learner(lambda: nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 3)))
+    plan = Plan(FedAvg(own, SOLVER, clip=9.0, rounds=2), NoNoise(), n_tasks=TASKS)
+    tasks = tasks_of(2, 4, 4)
+    one = run(plan, tasks, random_state=0).private.models["coef"][0]
+    two = run(plan, tasks, random_state=0, engine=Batched("cuda", bf16=True)).private.models["coef"][0]
+    assert np.abs(one - two).max() < 0.05 * np.abs(one - own.start()).max()
