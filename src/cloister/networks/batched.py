@@ -24,6 +24,7 @@ from torch import Tensor
 from cloister.core.arrays import Array, Integers, States, Words, as_array
 from cloister.core.channel import Channel, finite_rows
 from cloister.core.errors import PlanError
+from cloister.core.named_inputs import row_size
 from cloister.core.tasks import Tasks
 from cloister.engines.workers import (
     AnyTasks,
@@ -420,7 +421,7 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     example = RowKind.of(tasks.X).synthetic(1).to(trainer.device)
     activations = min(batch, rows) * trainer.activations(example)
     if trainer.device.type != "cuda":
-        touched = min(batch, rows) * example.numel() + activations + 3 * trainer.layout.size
+        touched = min(batch, rows) * row_size(tasks.X) + activations + 3 * trainer.layout.size
         return max(1, CACHE // (4 * touched))
-    numbers = 12 * max(dim, trainer.layout.size) + 4 * rows * example.numel() + 2 * activations
+    numbers = 12 * max(dim, trainer.layout.size) + 4 * rows * row_size(tasks.X) + 2 * activations
     return max(1, int(0.4 * free_memory(trainer.device) / (4 * numbers)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -258,8 +259,9 @@ class Trainer:
         try:
             with matmul_precision(self.precision), torch.enable_grad():
                 torch.autograd.grad(self.outputs(leaves, torch.stack([examples] * 2)).float().sum(), leaves)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError) as error:
             self.one_by_one = True
+            warnings.warn(f"Tasks are trained one after another on {self.device}: {error}", stacklevel=2)
 
     def activations(self, example: Tensor) -> int:
         """Return how many numbers the network's layers put out for one example."""
