@@ -236,7 +236,7 @@ class TaskModel:
             book, covariance = Codebook.from_dict(document["codebook"], str(path)), document["covariance"]
             prior, alone = document.get("prior"), document.get("alone")  # not in files of earlier versions
             weights = _numbers(document["weights"], np.size(document["weights"]))
-            if type(document["task"]) is not str or not weights.size or weights.size % book.width:
+            if type(document["task"]) is not str or weights.size != book.target.weights(book.width):
                 raise ValueError("its task or its weights are of another codebook")
             return cls(
                 document["task"],

@@ -150,6 +150,10 @@ class Numeric(Feature):
         """Whether coefficients of few rows are biased."""
         return False
 
+    def weights(self, width: int) -> int:
+        """Return how many weights a model of it has, for encoded rows of such a width."""
+        return width
+
     def encoded(self, values: Floats) -> Array:
         """Return values of a target as models take them: clipped, and mapped to [-1, 1]."""
         ((center, half),) = self.affine()
@@ -352,6 +356,10 @@ class Categorical(Feature):
     def biased(self) -> bool:
         """Whether coefficients of few rows are biased."""
         return True
+
+    def weights(self, width: int) -> int:
+        """Return how many weights a model of it has: a vector for each class but the first."""
+        return (len(self.levels) - 1) * width
 
     def encoded(self, values: Floats) -> Array:
         """Return positions of a target's classes as models take them."""

@@ -161,6 +161,10 @@ class Ordered(Categorical):
     def effects(self) -> str | None:
         return f"log-odds of a higher class of {self.name}"
 
+    def weights(self, width: int) -> int:
+        """Return how many weights a model of it has: one vector, and the steps from cut to cut."""
+        return width + len(self.levels) - 2
+
 
 _LOG = Monotone("log")
 
