@@ -149,10 +149,12 @@ def claims(data: Data) -> list[Claim]:
 
 def finding(data: Data) -> str:
     falls = [data[key]["repaired, epsilon"][0] for key in titles()]
+    ends = [data[f"{problem}, plain, convex"]["repaired"] for problem in FAMILIES]
     return (
         f"With purely private noise the powers of ε are {min(falls):.2f} to {max(falls):.2f}, where the "
-        "table has "
-        f"{-max(POWERS.values()):.2f} to {-min(POWERS.values()):.2f}. Purely private noise on a matrix is "
-        "so loud that "
-        "nothing is shared below ε of about a hundred."
+        "table "
+        f"has {-max(POWERS.values()):.2f} to {-min(POWERS.values()):.2f}. From ε = {EPSILONS[0]:g} to "
+        f"{EPSILONS[-1]:g} the distance falls from {ends[0][0]:.1g} to {ends[0][-1]:.1g} on low rank, and "
+        "from "
+        f"{ends[1][0]:.1g} to {ends[1][-1]:.1g} on common features."
     )
