@@ -122,6 +122,9 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_the_tables_of_the_zoo_are_true():
+    said = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    assert f"\n{len(BUGS)} of {len(BUGS)} planted bugs convicted" in said
+    assert f"\n{len(PLANS)} of {len(PLANS)} plans without a bug acquitted" in said
     assert [row[:3] for row in rows("Bugs that the audit convicts")] == [
         [bug.name, bug.breaks.rstrip("."), bug.convicted_by] for bug in zoo()
     ]

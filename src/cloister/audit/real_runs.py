@@ -27,7 +27,7 @@ from cloister.privacy.sampling import Everyone, InOrder, may_take_part
 #: Runs at least and at most, their rounds together, and numbers of noise that are enough.
 _FEWEST, _MOST, _ROUNDS, _ENOUGH = 3, 24, 120, 300
 #: Rounds of runs beyond which none are made.
-_LONG = 1000
+_LONG = 300
 #: Honest runs that agree with less than this chance may not; chance that two draws of little noise are equal.
 _NEVER, _EQUAL = 1e-12, 0.06
 
