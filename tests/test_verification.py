@@ -181,7 +181,7 @@ def test_what_is_hidden_below_the_tolerance_does_not_add_up():
         public = record.public
         if t:
             public = plan.algorithm.update(record.release, own)
-            shift = 5e-13 * abs(public["mean"]).max()  # each time within what rounding may do
+            shift = 1e-13 * abs(public["mean"]).max()  # each time within what rounding may do
             public = {**public, "mean": public["mean"] + shift}
         drifting = drifting._append(record.release, public)
         own = drifting

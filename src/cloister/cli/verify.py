@@ -35,7 +35,7 @@ def verify(
     as it was written? Exit code 1 if not. Hashes show damage and edits; with the head that was printed,
     signed or published, also whether somebody computed them anew.
 
-    Processors add up in other orders, so numbers are compared up to 10^-12 of the largest in their array,
+    Processors add up in other orders, so numbers are compared up to 2e-13 of the largest in their array,
     below which a curator could hide something; --exact compares every bit. That the noise was drawn at
     random cannot be seen from outside: for this the curator is trusted. Of a journal, which is plan and
     board alone, these are checked.

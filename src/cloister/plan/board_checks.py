@@ -1,6 +1,6 @@
 """Whether a board is what its plan makes of its releases: recomputed, number by number.
 
-What hides below the tolerance is 12 bits of a number. Where board and plan were computed alike, on one kind
+What hides below the tolerance is 10 bits of a number. Where board and plan were computed alike, on one kind
 of processor with the same versions, nothing does: ask for exact equality.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: How far a public number may be from what is computed here: so many roundings of the largest in its array.
 #: Processors add up in other orders; 58 was the most that was measured (docs/audit.md).
-ROUNDINGS = 2**12
+ROUNDINGS = 2**10
 #: The same of 32-bit floats, which are computed in 64 bits and rounded once.
 FEW_ROUNDINGS = 4
 _TINY = ROUNDINGS * float(np.finfo(np.float64).eps)

@@ -454,7 +454,7 @@ class Plan:
         exact : bool, default=False
             Whether arrays must be those computed here to the last bit. They are on the machine that made
             the board, with the same versions and threads; elsewhere processors add up in other orders, and
-            a number may differ by 10^-12 of the largest in its array. Below that, an operator can hide
+            a number may differ by 2e-13 of the largest in its array. Below that, an operator can hide
             something.
 
         Notes
