@@ -34,6 +34,8 @@ def plans() -> Iterator[tuple[str, cl.Plan, cl.Tasks]]:
         squares = cl.algorithms.LowRank(cl.learners.LeastSquares(d), rounds=20, warmup=5)
         for algorithm in (joint, squares):
             yield f"{algorithm.plain_name} of {d}", cl.Plan(algorithm, n_tasks=m).calibrate(2.0), tasks
+    squares = cl.algorithms.LowRank(cl.learners.LeastSquares(80), rounds=20, warmup=5)
+    yield "low-rank of 80, no noise", cl.Plan(squares, cl.mechanisms.NoNoise(), n_tasks=300), wide(300, 80)
 
 
 def wide(m: int, d: int) -> cl.Tasks:

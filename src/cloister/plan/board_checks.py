@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloister.store.records import Release
 
 #: How far a public number may be from what is computed here: so many roundings of the largest in its array.
-#: Processors add up in other orders; 58 was the most that was measured (docs/audit.md).
+#: Processors add up in other orders; 126 was the most that was measured (docs/audit.md).
 ROUNDINGS = 2**10
 #: The same of 32-bit floats, which are computed in 64 bits and rounded once.
 FEW_ROUNDINGS = 4
