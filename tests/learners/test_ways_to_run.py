@@ -18,7 +18,8 @@ from cloister.learners import Descent, Module
 from cloister.mechanisms import NoNoise
 from cloister.networks.module_checks import Way, way_to_run
 from cloister.networks.network_inputs import RowKind
-from cloister.networks.training import Precision, Trainer, traced
+from cloister.networks.recorded import traced
+from cloister.networks.training import Precision, Trainer
 
 
 def plan_of(net):

@@ -303,7 +303,7 @@ class _BatchedWorkers:
             return both(messages.numpy())
         if not (self.trainer.compiled and alike):
             return both(messages)
-        from cloister.networks.training import compiled
+        from cloister.networks.recorded import compiled
 
         key = (channel, messages.shape, messages.dtype)
         if key not in self.clips:

@@ -16,10 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from cloister.core.tasks import local_uniforms, padded_size
 from cloister.learners.descent import FOLDS, MOST_EPOCHS, StepSolver
@@ -28,6 +26,7 @@ from cloister.learners.penalties import Penalty, Stacked
 from cloister.networks.layers import call_swapped, copied, guard_layers, swap_layers
 from cloister.networks.network_penalties import Free
 from cloister.networks.parameter_layout import frozen_beside_trained, layout_of, ready
+from cloister.networks.recorded import Recorded
 
 
 def minibatches(keys: Tensor, weight: Tensor, solver: StepSolver, round: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,67 +68,6 @@ def folds(keys: Tensor, weight: Tensor, count: int) -> Tensor:
     """Deal each task's own rows into `count` parts of equal size, by its key: the part of each, (k, rows)."""
     draws = local_uniforms(keys, FOLDS, weight.shape[1]).masked_fill(weight <= 0, 2.0)
     return draws.argsort(dim=1).argsort(dim=1) % count
-
-
-class Recorded:
-    """A loop over static memory. Calling it copies its inputs there and replays the graphs.
-
-    There are several, each of a few steps: while one runs, the next is handed over.
-    """
-
-    def __init__(self, loop: Loop, inputs: tuple[Tensor, ...], compile: bool) -> None:
-        self.inputs = tuple(x.detach().to(loop.trainer.device, copy=True) for x in inputs)
-        if compile:
-            loop.step = compiled(loop.step)  # type: ignore[method-assign]
-            loop.draw = compiled(loop.draw)  # type: ignore[method-assign]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            loop(*self.inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graphs: list[torch.cuda.CUDAGraph] = []
-        stages, result, pool = loop.stages(*self.inputs), None, torch.cuda.graph_pool_handle()
-        while result is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                result = next(stages)
-            self.graphs.append(graph)
-        self.result: Tensor = result
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        for static, given in zip(self.inputs, inputs, strict=True):
-            static.copy_(given, non_blocking=True)
-        for graph in self.graphs:
-            graph.replay()
-        return self.result.clone()
-
-
-def compiled(function: Any) -> Any:
-    """Trace a function, its gradients included, at its first call, and compile what was traced as a whole."""
-    program: list[Any] = []
-
-    def call(*inputs: Any) -> Any:
-        flat, shape = pytree.tree_flatten(inputs)
-        if not program:
-            out_shape = pytree.tree_structure(function(*inputs))
-            flattened = lambda *values: pytree.tree_leaves(function(*pytree.tree_unflatten(values, shape)))  # noqa: E731
-            program[:] = [torch.compile(traced(flattened, flat), fullgraph=True, dynamic=False), out_shape]
-        run, out_shape = program
-        return pytree.tree_unflatten(run(*flat), out_shape)
-
-    return call
-
-
-def traced(function: Callable[..., Any], inputs: list[Any]) -> Any:
-    """Return the program of a function on inputs like these.
-
-    Some networks look at numbers to go a shorter way, and at none where tensors have none: their second
-    chance. (transformers does so where a mask hides nothing.)
-    """
-    try:
-        return make_fx(function)(*inputs)
-    except RuntimeError:
-        return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
 
 
 #: Steps that are recorded together on a graphics card: few start soon, many leave the processor alone.
