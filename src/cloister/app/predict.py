@@ -117,11 +117,11 @@ def intervals(
     """
     check_coverage(coverage)
     variance = _variances(rows, models, at)
+    if "freedom" not in models and "spread" not in models:
+        raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
     unknown = (models["rows"] == 0) & (models["shared_weight"] == 0)
     if "spread" in models:
         return _counted(units, rows, models, at, variance).interval(unknown[at], coverage)
-    if "freedom" not in models:
-        raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
     reach = stdtrit(models["freedom"], (1 + coverage) / 2)
     reach = np.where(unknown, np.inf, reach)[at] * _with_noise(variance, models, at)
     middle = _scores(rows, models, at)
