@@ -172,6 +172,9 @@ def test_a_silo_goes_on_without_who_is_away_and_says_how_much_noise_there_is(tmp
     assert shares == [4, 3, 4]
     for release, count in zip(done.board.releases, shares, strict=True):
         assert release.noise == plan.noise(0, channel, count)
+        assert plan.has_noise(0, channel, release.noise, answered=count)
+        assert not plan.has_noise(0, channel, release.noise, answered=7 - count)
+        assert plan.has_noise(0, channel, release.noise)
 
 
 def test_a_run_of_silos_needs_no_keys_and_one_of_masks_does(tmp_path):

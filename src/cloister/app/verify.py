@@ -201,7 +201,8 @@ def _noise_as_priced(seen: Evidence) -> str:
     for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
         due = (denominator, part.share)
         same = all(map(_close, (release.denominator, release.share), due))
-        if not (same and plan.has_noise(t, part.channels[release.channel], release.noise)):
+        channel = part.channels[release.channel]
+        if not (same and plan.has_noise(t, channel, release.noise, answered=release.answered)):
             raise BillboardError(f"release {t} has another noise, denominator or share.")
     return ""
 

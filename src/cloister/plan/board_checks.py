@@ -67,7 +67,7 @@ def _check_release(plan: Plan, t: int, release: Release, channel: Channel, exact
     tolerance = 0.0 if exact else _TINY
     priced, found = (denominator, round.share), (release.denominator, release.share)
     agree = all(map(partial(math.isclose, rel_tol=tolerance), found, priced))
-    if not (agree and plan.has_noise(t, channel, release.noise, tolerance)):
+    if not (agree and plan.has_noise(t, channel, release.noise, tolerance, release.answered)):
         raise BillboardError(f"Release {t} does not have the noise, denominator or share of its plan.")
     least, answered = plan.quorum, release.answered
     if (least is None) != (answered is None) or not (least or 0) <= (answered or 0) <= plan.n_tasks:

@@ -393,10 +393,22 @@ class Plan:
         """Return the noise of a round that whoever it is priced against knows nothing of."""
         return self.noise(round, channel, self.trust.parts(self.n_tasks))
 
-    def has_noise(self, round: int, channel: Channel, noise: float, tolerance: float = 1e-12) -> bool:
-        """Whether a release of this round may say this noise: that of as many shares as may be in a sum."""
+    def has_noise(
+        self,
+        round: int,
+        channel: Channel,
+        noise: float,
+        tolerance: float = 1e-12,
+        answered: int | None = None,
+    ) -> bool:
+        """Whether a release of this round may say this noise: that of as many shares as may be in a sum.
+
+        Where tasks add it, and the board says how many have `answered`, it is that of so many.
+        """
         priced = self.mechanism.deviation(self.schedule, round, channel)
         due = self.trust.deviations(priced, self.n_tasks)
+        if answered is not None and self.trust.at_home:
+            due = due[due == self.trust.deviation(priced, self.n_tasks, answered)]
         return bool(np.isclose(noise, due, rtol=tolerance, atol=0).any())
 
     @property
