@@ -68,7 +68,7 @@ def user_coefficients(units: Codebook | OwnScaling, weights: Floats) -> tuple[Fl
         start, logs = usual_cuts(len(units.target.levels))
         steps = ordered_steps(weights[..., units.width :], units.width, logs)
         return coef, at_least(start + intercept, steps)
-    by_class = weights.reshape(*weights.shape[:-1], -1, units.width)
+    by_class = weights.reshape(*weights.shape[:-1], weights.shape[-1] // units.width, units.width)
     coef, intercept = units.to_user_units(by_class)
     one = by_class.shape[-2] == 1
     return (coef[..., 0, :], intercept[..., 0]) if one else (coef, intercept)
