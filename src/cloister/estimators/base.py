@@ -263,9 +263,8 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
 
     def _probabilities(self, X: Any, tasks: ArrayLike | None) -> Floats:
         """Return class probabilities in the order of the codebook."""
-        found = predictions.class_probabilities(self.run_.units, *self._rows(X, tasks))[
-            :, : len(self.classes_)
-        ]
+        rows = self._rows(X, tasks)
+        found = predictions.class_probabilities(self.run_.units, *rows)[:, : len(self.classes_)]
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
