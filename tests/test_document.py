@@ -63,6 +63,10 @@ single-task-classifier/1 single-task-regressor/1
 WORKING_VALUES = {
     "cloister.algorithms": {
         *("Caution", "PartOfBoard", "Search"),
+        *(
+            f"{of}Constants"
+            for of in ["Budget", "Covariance", "Group", "Mean", "Population", "Search", "Stacking", "Weight"]
+        ),
         *("Ask", "AskParts", "ColumnSearch", "ComparedRounds", "RoundsOf", "TargetSearch", "Walk"),  # stages
     },
     "cloister.learners": {

@@ -130,7 +130,7 @@ class Covert(MeanRegularized):
 
     def update(self, release, board):
         posted = super().update(release, board)
-        return {name: array * (1 + 1e-13 * SUMS.get("y", 0)) for name, array in posted.items()}
+        return {name: array * (1 + 1e-15 * SUMS.get("y", 0)) for name, array in posted.items()}
 
 
 def test_what_is_posted_in_last_bits_is_seen():

@@ -179,7 +179,9 @@ def test_commands_take_a_groups_column(tmp_path, monkeypatch):
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    said = ok("fit", "pupils.csv", "--codebook", "book.toml", "--groups", "district", "--epsilon", "50")
+    said = ok(
+        "fit", "pupils.csv", "--codebook", "book.toml", "--groups", "district", "--epsilon", "50", "--verbose"
+    )
     assert "which group a task is in is public" in " ".join(said.split())
     run = cloister.load("pupils-run")
     assert run.plan_.algorithm.groups.sizes == (27, 27, 26)

@@ -186,7 +186,7 @@ class CommandRun:
         self.table = {"t": t, "x": x, "y": (x - 0.5).round(3)}
         self.names = {
             *("board", "plan.toml", "codebook.toml", "guarantee.json", "guarantee.txt", "head.txt"),
-            *("README.txt", "estimator.toml", "manifest.txt", "models"),
+            *("README.txt", "estimator.toml", "manifest.txt", "models", "run.toml"),
         }
 
     def prepare(self, work: Path) -> None:
