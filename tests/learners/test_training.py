@@ -45,7 +45,7 @@ from cloister.learners import (
     WarmUp,
 )
 from cloister.learners.descent import MOST_EPOCHS
-from cloister.networks import training
+from cloister.networks import recorded
 from cloister.networks.training import Precision, Trainer, minibatches
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -191,7 +191,7 @@ def test_a_traced_step_is_every_step(solver, monkeypatch):
     plain = learner.descend(*given)
 
     def traced(loop, inputs):
-        loop.step = training.compiled(loop.step)
+        loop.step = recorded.compiled(loop.step)
         return loop
 
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)

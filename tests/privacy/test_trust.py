@@ -11,7 +11,7 @@ from scipy.stats import chi2, kstest
 import cloister as cl
 from cloister import Ledger, Plan, Trust
 from cloister.channel import Channel, Relation
-from cloister.core.errors import InputError, LedgerError, PlanError
+from cloister.core.errors import InputError, PlanError
 from cloister.core.lifts import MeanAndOuter, Outer, Plain
 from cloister.engines.noise_at_home import noisy_message
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
@@ -214,7 +214,7 @@ def test_one_account_is_priced_against_one_adversary():
             assert charge.adversary == first[2]
             if adversary == first[2]:
                 continue
-            with pytest.raises(LedgerError, match="together they would promise neither"):
+            with pytest.raises(PlanError, match="together they would promise neither"):
                 fresh.charge(plan, cost, adversary=adversary)
     charged = ledger.charge(plain.fingerprint, plain.cost)
     assert "adversary" not in charged.events  # as in ledgers of before

@@ -450,4 +450,7 @@ def test_levels_are_read_as_people_write_them(tmp_path):
     (sex,) = [part for part in strict.features if part.name == "sex"]
     capitals, alias = sex.admit(["f", "W"])
     assert capitals == "ignore_case = true"
-    assert alias.startswith('aliases = { "W" = "M" }, with the level that it means')
+    assert alias.startswith('aliases = { "W" = LEVEL }, with the level that it means for LEVEL')
+    sex = replace(book.features[0], ignore_case=False)
+    assert sex.admit(["Weiblich", "x"])[0] == "ignore_case = true"
+    assert sex.admit(["x"])[0].startswith('"x" = LEVEL among its aliases')

@@ -139,7 +139,7 @@ def _counted(
 
 def check_coverage(coverage: object) -> None:
     if not isinstance(coverage, Real) or not 0 < float(coverage) < 1:
-        raise InputError(f"coverage must be a number between 0 and 1. Got {coverage!r}. Usual is 0.95.")
+        raise InputError(f"coverage must be a number between 0 and 1. Got {coverage!r}. Write 0.9 for 90 %.")
 
 
 def class_probabilities(units: TargetUnits, rows: Floats, models: States, at: Index) -> Floats:

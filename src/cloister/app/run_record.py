@@ -53,7 +53,9 @@ class RunRecord:
     @classmethod
     def approved(cls, name: str | None) -> RunRecord:
         """Return the record of a run whose price somebody approves today."""
-        return cls() if not name else cls(approved_by=name, approved_on=date.today().isoformat())
+        if name is not None and not name.strip():
+            raise InputError("approved_by must be a name. Got an empty one. Leave it out if nobody approved.")
+        return cls() if name is None else cls(approved_by=name, approved_on=date.today().isoformat())
 
     def charged(self, ledger: Ledger | None, plan: str) -> RunRecord:
         """Return it with the last charge of a plan, by its fingerprint."""

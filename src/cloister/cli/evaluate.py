@@ -48,6 +48,11 @@ def evaluate(
     positive("--epsilon", epsilon)
     file = None if output is None else absent(output, force)
     run, ledger = read_public(folder, types or ()), account.open()
+    if not run.guarantee.holds:
+        why = "; ".join(run.guarantee.reasons) or "there is no noise"
+        raise InputError(
+            f"The guarantee of {folder} does not hold ({why}): no number of it is to be published."
+        )
     groups = None if run.settings.groups is None else str(run.settings.groups)
     tasks = TableFile(data, run.codebook, groups, skip, note).tasks()
     if len(tasks) != run.plan.n_tasks:

@@ -319,15 +319,21 @@ def withdraw(
     if not force and not json:
         typer.confirm(f"Remove the model of task {task_name!r} from {folder}, for good?", abort=True)
     removed = remove_task(folder, task_name)
-    rate = percent(run.guarantee.detection())
+    told = run.guarantee
+    bound = (
+        "What it tells of this task stays within the guarantee: a test with 5 % false alarms detects what it "
+        f"held in at most {percent(told.detection())} of cases."
+        if told.holds
+        else "The guarantee of this run does not hold, so nothing bounds what it tells of this task."
+    )
     if json:
-        return emit({"task": task_name, "files": removed, "detection": run.guarantee.detection()})
+        rate = told.detection() if told.holds else 1.0
+        return emit({"task": task_name, "files": removed, "detection": rate, "holds": told.holds})
     return say(
         f"Removed the model of task {task_name!r}: {', '.join(map(str, removed))}.",
         "The board and the ledger are as they were. The board holds sums of all tasks with noise, and "
-        "nothing of one task can be taken out of it. What it tells of this task stays within the guarantee: "
-        f"a test with 5 % false alarms detects what it held in at most {rate} of cases. The charge stays, "
-        "because what was released stays released.",
+        f"nothing of one task can be taken out of it. {bound} The charge stays, because what was released "
+        "stays released.",
         "Still to be deleted by hand, where they are: the task's rows in data files and their copies, its "
         "own page (cloister report --task), predictions of its rows, its node's folder, and models of other "
         "runs.",

@@ -315,7 +315,9 @@ def _budget(home: NodeFolder, plan: Plan) -> tuple[bool, str]:
     balance = home.ledger.balance
     account, told = balance.account, plan.guarantee
     try:
-        after = balance.next(plan.fingerprint, plan.cost_under(account.relation), run="the next")
+        after = balance.next(
+            plan.fingerprint, plan.cost_under(account.relation), "the next", (), plan.trust.adversary
+        )
     except BudgetError as error:
         needed = f"--epsilon {rounded_up(told.epsilon)} --delta {rounded_up(told.delta)}"
         return False, (

@@ -365,6 +365,11 @@ def release_means(
     whose sensitivity is the root of their number. The ledger is charged before any noise is drawn.
     """
     count, n_tasks = scores.shape
+    if finished.plan.trust.at_home:
+        raise PlanError(
+            "Scores are released by a curator who sees them, and this run is priced against one: together "
+            "they would promise neither. Keep them at home."
+        )
     sources = [_source(price.random_state, number) for number in range(count)]
     guarantee = guarantee_for(
         accounting.Prices.of(

@@ -62,7 +62,8 @@ class Units:
         """Return models in the codebook's units, of tasks with such a constant in column 0, and lengths."""
         found, turn = dict(models), self._turn
         if turn is not None:
-            found |= {name: models[name] @ turn.T for name in WEIGHTS if name in models}
+            # Each task by itself: a product of all tasks' rows has other last bits with their number.
+            found |= {name: (models[name][:, None] @ turn.T)[:, 0] for name in WEIGHTS if name in models}
             if "covariance" in models:
                 found["covariance"] = turn @ models["covariance"] @ turn.T
         if lengths is not None and "noise" in models:

@@ -130,7 +130,7 @@ class Balance:
         self._check(cost)
         for charge in self.charges:
             if charge.adversary != adversary:
-                raise LedgerError(
+                raise PlanError(
                     f"This account's runs are priced against {_whom(charge.adversary)}, and this one against "
                     f"{_whom(adversary)}: together they would promise neither. Open an account of its own."
                 )

@@ -1,6 +1,7 @@
 """Whether a board is what its plan makes of its releases: recomputed, number by number.
 
-What hides below the tolerance is 10 bits of a number. Where board and plan were computed alike, on one kind
+What hides below the tolerance is about 12 bits of the largest numbers of an array, one more for each halving
+below them. Where board and plan were computed alike, on one kind
 of processor with the same versions, nothing does: ask for exact equality.
 """
 

@@ -150,6 +150,12 @@ class Plan:
             object.__setattr__(self, "quorum", int(self.quorum))
             if self.quorum > self.n_tasks:
                 raise PlanError(f"quorum must be at most n_tasks, {self.n_tasks}. Got {self.quorum}.")
+            fewest = self.trust.fewest(self.n_tasks) if self.trust.masked else 1
+            if self.quorum < fewest:
+                raise PlanError(
+                    f"quorum must be at least {fewest}, of so many tasks a secure sum opens. Got "
+                    f"{self.quorum}. Leave it out, or let more tasks drop out."
+                )
 
     def calibrate(
         self,

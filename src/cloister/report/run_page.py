@@ -146,6 +146,8 @@ class PublicPart:
             "by_chance": round(100 * FALSE_ALARMS),
             "found": per_hundred(self.guarantee.detection()),
             "record": self.record,
+            "at_home": self.plan.trust.at_home,
+            "whom": f"{self.plan.trust.adversary or 'all others'} together",
             "forecast": str(self.plan.forecast()),
             "summary": summary,
             "names": NAMES,

@@ -376,16 +376,16 @@ class Categorical(Feature):
 
     def admit(self, cells: Sequence[str]) -> list[str]:
         """Advise how to take other spellings of levels, and words for an empty cell."""
-        known = {str(level).casefold() for level in self.levels}
+        known = {str(word).casefold() for word in (*self.levels, *dict(self.aliases))}
         same = [cell for cell in cells if cell.casefold() in known and not self.ignore_case]
         others = [cell for cell in cells if cell not in same]
         found = ["ignore_case = true"] if same else []
         if others:
-            level = self.levels[-1]
-            shown = str(level).lower() if isinstance(level, bool) else repr(level).replace("'", '"')
+            entry = f'"{others[0]}" = LEVEL'
+            alias = f"{entry} among its aliases" if self.aliases else f"aliases = {{ {entry} }}"
             found.append(
-                f'aliases = {{ "{others[0]}" = {shown} }}, with the level that it means; or, if it says that '
-                f'nothing is known, empty = ["{others[0]}"] at the top of the file'
+                f"{alias}, with the level that it means for LEVEL; or, if it says that nothing is known, "
+                f'empty = ["{others[0]}"] at the top of the file'
             )
         return found
 

@@ -311,7 +311,7 @@ def _product(X: Floats, right: Floats) -> Floats:
 def _spreads(states: States) -> Floats:
     """Return each task's spread beyond Poisson: the mean by its own evidence, and by what is usual."""
     _, shares = weighed(states["spreads"] + USUAL_SPREADS)
-    return np.asarray(shares @ SPREADS)
+    return np.asarray((shares * SPREADS).sum(axis=1))
 
 
 def _spread_evidence(home: Home, candidates: Candidates, answers: Answers) -> Floats:

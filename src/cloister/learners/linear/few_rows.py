@@ -71,7 +71,7 @@ def own_level_shared_slopes(
     for slopes, weight, covariance in _slopes(candidates):
         left = (block.weight * np.square(y - X @ slopes)).sum(axis=1)
         coef = np.repeat(slopes[None], len(block), axis=0)
-        coef[:, 0] = (level - middle @ slopes) / middle[:, 0]
+        coef[:, 0] = (level - (middle * slopes).sum(axis=1)) / middle[:, 0]
         around = alone.covariance + turn @ (covariance / spread) @ turn.swapaxes(1, 2)
         worth = math.log(weight) + _log_evidence(left, square, block.weight.sum(axis=1))
         parts.append(Posterior(worth, coef, around, alone.noise))
