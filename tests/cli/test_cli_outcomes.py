@@ -58,7 +58,9 @@ def test_counts_from_end_to_end(lines: dict[str, np.ndarray]) -> None:
     again = json.loads(ok("replay", "run", "ships.csv", "--task-name", "7", "-o", "7.json", "--json"))
     np.testing.assert_allclose(again["coef"], model.coef, rtol=1e-9)
     ok("report", "run", "--data", "ships.csv", "-o", "page.html")
-    assert "Poisson deviance" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "Poisson deviance" in page
+    assert "“accidents”, counted over “months”, from “age”." in page
     ok("verify", "run")
     ok("fit", "ships.csv", "--codebook", "book.toml", "-o", "next", "--start-from", "run")
 

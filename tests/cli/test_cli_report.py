@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, ok, pupils, refused
+from cli_helpers import cloister as cloister_command
 
 import cloister
 from cloister import Plan, SharedPriorRegressor, Tasks, run
@@ -188,6 +189,8 @@ def test_a_public_number_that_was_paid_for(canary: Path) -> None:
     ledger = str(canary / "our.ledger")
     before = Ledger.open(ledger).spent
     file = canary / "paid.json"
+    unpaid = cloister_command("evaluate", canary / "run", canary / "canaries in a coal mine.csv")
+    assert "and this is not: name its --ledger" in " ".join(unpaid.stderr.split())
     data = canary / "canaries in a coal mine.csv"
     said = ok("evaluate", canary / "run", data, "--ledger", ledger, "--epsilon", "0.5", "-o", file)
     assert "It may be published. It cost every task epsilon 0.5 at delta" in " ".join(said.split())

@@ -53,6 +53,10 @@ def evaluate(
         raise InputError(
             f"The guarantee of {folder} does not hold ({why}): no number of it is to be published."
         )
+    if ledger is None and run.record.account:
+        note(
+            f"The run was charged to the account {run.record.account!r}, and this is not: name its --ledger."
+        )
     groups = None if run.settings.groups is None else str(run.settings.groups)
     tasks = TableFile(data, run.codebook, groups, skip, note).tasks()
     if len(tasks) != run.plan.n_tasks:

@@ -221,10 +221,12 @@ class PublicPart:
     def _about(self) -> str:
         if self.codebook is None:
             return ""
-        names = [f"“{name}”" for name in self.codebook.names]
+        over = self.codebook.exposure
+        names = [f"“{part.name}”" for part in self.codebook.features if part is not over]
         listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more columns" if len(names) > 8 else "")
         what = "Number" if self.codebook.classes is None else "Class"
-        return f"{what} to predict: “{self.codebook.target.name}”, from {listed}."
+        counted = "" if over is None else f", counted over “{over.name}”"
+        return f"{what} to predict: “{self.codebook.target.name}”{counted}, from {listed}."
 
     @property
     def _attacks(self) -> list[tuple[str, list[str]]]:

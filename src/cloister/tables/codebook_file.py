@@ -182,7 +182,7 @@ def from_entry(name: str, found: Any, levels: str, source: str) -> Feature:
     unknown = [key for key in rest if key not in kind.options]
     require(
         not unknown,
-        f"{name!r} in {source} may also have {', '.join(kind.options)}. Got {', '.join(unknown)}. Remove or "
-        "respell it.",
+        f"{name!r} in {source} may also have {', '.join(kind.options)}. Got {', '.join(unknown)}. "
+        + ("Write empty at the top, for all columns." if "empty" in unknown else "Remove or respell it."),
     )
     return kind.from_entry(name, limits, rest)
