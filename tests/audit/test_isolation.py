@@ -133,6 +133,25 @@ class Covert(MeanRegularized):
         return {name: array * (1 + 1e-15 * SUMS.get("y", 0)) for name, array in posted.items()}
 
 
+@dataclass(frozen=True)
+class Remembering(MeanRegularized):
+    """Posts in last bits what the first tasks hold that it sees, and remembers it on itself."""
+
+    def init(self, block, board):
+        if abs(getattr(self, "seen", 0.0)) < 1:  # after rows that are made up, too
+            object.__setattr__(self, "seen", float(np.nan_to_num(block.y).sum()))
+        return super().init(block, board)
+
+    def update(self, release, board):
+        posted = super().update(release, board)
+        return {name: array * (1 + 1e-15 * getattr(self, "seen", 0)) for name, array in posted.items()}
+
+
+def test_what_a_plan_remembers_on_itself_is_seen():
+    found = check_isolation(sending(Remembering(LeastSquares(2), rounds=3)))
+    assert (found.holds, "is not what its plan computes, to the last bit" in found.detail) == (False, True)
+
+
 def test_what_is_posted_in_last_bits_is_seen():
     found = check_isolation(sending(Covert(LeastSquares(2), rounds=3)))
     assert (found.holds, "is not what its plan computes, to the last bit" in found.detail) == (False, True)
