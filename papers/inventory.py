@@ -46,9 +46,8 @@ INVENTORY = read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
 HEAD = """\
 # What of the papers is here
 
-Every algorithm, theorem, figure, table and data set of the five texts, with what runs it: a figure
-(`python -m papers run NAME`), an exhibit (`cloister museum NAME`), a test, or a function. Where there is
-nothing, the last column says why. Made by `python -m papers pages` from `papers/inventory.txt`.
+What runs each algorithm, theorem, figure, table and data set of the five texts: a figure (`python -m papers
+run NAME`), an exhibit (`cloister museum NAME`), a test, or a function; or why nothing does.
 """
 
 
@@ -58,5 +57,5 @@ def page(titles: dict[str, str]) -> str:
     for paper, title in titles.items():
         mine = [item for item in INVENTORY if item.paper == paper]
         rows = [(one.name, ", ".join(f"`{how}`" for how in one.how) or "-", one.note) for one in mine]
-        lines += [f"## [{title}]({paper}.md)\n", markdown([("", "run by", "note"), *rows]), ""]
+        lines += [f"## {title}\n", markdown([("", "run by", "note"), *rows]), ""]
     return "\n".join(lines)
