@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cloister import Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior, Subspace
 from cloister.cli import app
-from cloister.core.findings import EarlierPrior
+from cloister.core.findings import EarlierPrior, ReadFrom
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import BillboardError, InputError, PlanError
@@ -156,6 +156,21 @@ def test_doubts_about_the_earlier_run_are_handed_on(kind, first):
     assert guarantee.holds
     assert guarantee.epsilon <= 0.5
     assert f"earlier board {sound.source[:16]}" in str(guarantee)
+
+
+def test_who_vouches_for_a_start_is_said(kind, first):
+    """Typed in: no guarantee. Read off a board: nothing to add. From a plan file: its author's word."""
+    sound = replace(first[2], doubts=())
+    typed = planned(kind(start_from=sound), 0.5)
+    assert not typed.guarantee.holds
+    assert typed.not_compared == ""
+    on_file = Plan.from_toml(typed.to_toml())
+    assert on_file.guarantee.holds
+    assert "nobody here has compared it" in str(on_file)
+    seen = planned(kind(start_from=replace(first[2], doubts=()).mark_read(ReadFrom.BOARD)), 0.5)
+    assert seen.guarantee == on_file.guarantee
+    assert seen.not_compared == ""
+    assert "compared" not in str(seen)
 
 
 def test_without_anything_heard_it_is_as_if_there_were_no_start(kind):

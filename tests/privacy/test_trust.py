@@ -53,6 +53,18 @@ def test_price_and_noise(trust):
     assert plan.forecast().rho == pytest.approx(plain.forecast().rho / math.sqrt(n / parts))
 
 
+def test_who_may_be_missing_is_said_where_a_release_tells_how_many_have_answered():
+    """Its noise does: with drop-outs and at silos the number of shares can be read off it, quorum or not."""
+    for trust, least in ((Trust.secure_sum(2, 3), 10), (Trust.silo(), 1)):
+        said = plan_of(trust).guarantee.participation
+        assert f"posted when at least {least} of the tasks" in said
+        assert "how many have is public" in said
+    for trust in (Trust.curator(), Trust.secure_sum()):
+        assert plan_of(trust).guarantee.participation == "every task takes part in every round"
+    quorum = Plan(MEAN, n_tasks=12, trust=Trust.silo(), quorum=7).calibrate(1.0)
+    assert "at least 7 of the tasks" in quorum.guarantee.participation
+
+
 def test_a_silo_is_a_secure_sum_in_which_all_others_collude():
     assert Trust.silo().parts(9) == Trust.secure_sum(0, 8).parts(9) == 1
     assert Trust.silo().deviation(1.0, 9) == 3.0

@@ -88,7 +88,7 @@ def _parts(assignment: str) -> tuple[str, str, str]:
 
 
 def _value(assignment: str, text: str, hint: Any) -> Any:
-    from cloister.plan.plan import LARGEST
+    from cloister.plan.plan_file import LARGEST
 
     kinds = [get_origin(kind) or kind for kind in get_args(hint) or (hint,)]
     values = [_read(part.strip()) for part in text.split(",")]

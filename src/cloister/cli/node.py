@@ -117,6 +117,7 @@ def approve(
         f"{proposed.sampling.describe()}. Task {settings.task!r} sends at most one message a round: "
         f"{proposed.longest_message} whole numbers at most, {_leaves_as(proposed)}.",
         proposed.guarantee,
+        *filter(None, [proposed.not_compared]),
         budget,
         *([_TRIAL] if trial else []),
     )

@@ -7,12 +7,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
+
+
+class ReadFrom(Enum):
+    """How numbers that a plan starts from came here, and so who vouches for them."""
+
+    NOWHERE = "typed in"  #: They may be anybody's data, whatever head stands beside them.
+    FILE = "a plan file"  #: Its author vouches for them; nobody has compared them with the board.
+    BOARD = "a board"  #: It was verified here.
+
+
+#: What is said of a plan that is read from a file.
+NOT_COMPARED = (
+    "What it starts from is as the plan file says: nobody here has compared it with the earlier board. If "
+    "somebody else has written that file, ask for that run's folder, and type cloister verify --earlier."
+)
 
 
 @dataclass(frozen=True)
@@ -78,9 +94,7 @@ class EarlierPrior:
     source: str = ""
     doubts: tuple[str, ...] = ()
     features: tuple[tuple[float, float], ...] = ()
-    #: Whether `plan.prior_on` has read it off a verified board, or a plan file says so. Numbers that somebody
-    #: typed in may be anybody's data, whatever head stands beside them.
-    was_read: bool = field(default=False, init=False, compare=False, repr=False)
+    read_from: ReadFrom = field(default=ReadFrom.NOWHERE, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.covariance) not in (0, len(self.mean) ** 2):
@@ -105,10 +119,25 @@ class EarlierPrior:
                 f"{self.covariance_noise}."
             )
 
-    def mark_read(self) -> EarlierPrior:
-        """Return it, marked as read: for who has verified its board, or reads a plan that says so."""
-        object.__setattr__(self, "was_read", True)
+    def mark_read(self, read_from: ReadFrom) -> EarlierPrior:
+        """Return it, marked: for who has verified its board, or reads a plan file."""
+        object.__setattr__(self, "read_from", read_from)
         return self
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why the guarantee of a plan that starts from it does not hold, if it does not."""
+        earlier = tuple(f"it starts from an earlier run, and {why}" for why in self.doubts)
+        if self.source and self.read_from is not ReadFrom.NOWHERE:
+            return earlier
+        return (*earlier, "what it starts from was not read off a verified board (use Plan.prior_on)")
+
+    def describe(self) -> str:
+        """Return what a guarantee says of it."""
+        return (
+            f"the run starts from the earlier board {self.source[:16]}, which is public: tasks that took "
+            "part in it have paid for it on their ledger, and epsilon here is what this run adds"
+        )
 
     @property
     def heard_nothing(self) -> bool:

@@ -226,7 +226,7 @@ def _charge(
     costliest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
     count = sum(own.n_tasks for own in plans.values())
     together = hashlib.sha256("".join(own.fingerprint for own in plans.values()).encode()).hexdigest()
-    made = (own.noise_from(source_of(seed), engine) for own in plans.values())
+    made = (own.noise_from(source_of(seed).origin, engine) for own in plans.values())
     each = (own.guarantee_with(noise) for own, noise in zip(plans.values(), made, strict=True))
     doubts = merged(*(guarantee.doubts for guarantee in each))
     charge(ledger, Bill(together, lambda r: replace(costliest.cost_under(r), n_tasks=count), doubts))

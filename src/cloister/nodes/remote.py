@@ -185,7 +185,7 @@ class RemoteNodeWorkers:
         """
         self.listen(board, coins)
         sampled = [name for name, place in self.places.items() if not len(coins) or coins[place]]
-        self.asked, needed, t = len(sampled), self._needed, board.rounds
+        self.asked, needed, t = len(sampled), self.plan.fewest, board.rounds
         if self.asked < needed:
             raise PlanError(f"Round {t} asks {self.asked} tasks, fewer than the plan's quorum, {needed}.")
         rows: dict[str, Integers] = {}
@@ -209,12 +209,6 @@ class RemoteNodeWorkers:
             return NoisySum(values.view(np.uint64).sum(axis=0).view(np.int64), len(counted))
         values = values.reshape(len(counted), channel.dim)
         return GridRows(values, [self.places[name] for name in counted])
-
-    @property
-    def _needed(self) -> int:
-        """How many tasks must answer before a round is posted."""
-        trust = self.plan.trust
-        return max(self.plan.quorum or 0, trust.fewest(self.plan.n_tasks) if trust.at_home else 0)
 
     def _fill(
         self,

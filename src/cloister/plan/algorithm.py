@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -288,3 +289,35 @@ class Wrapper(Algorithm):
     @property
     def local_batch(self) -> int | None:
         return self.inner.local_batch
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """Some rounds of a plan that are about one thing.
+
+    Attributes
+    ----------
+    about : str
+        What tasks are asked for in them, in a few words.
+    rounds : int
+        How many there are.
+    numbers : int
+        How many numbers a task says in one of them, at most.
+    share : float
+        Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
+    """
+
+    about: str
+    rounds: int
+    numbers: int
+    share: float
+
+    @classmethod
+    def of(cls, about: str, rounds: Sequence[Round]) -> PlannedStage:
+        numbers = max(channel.dim for round in rounds for channel in round.channels)
+        return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
+
+    def __str__(self) -> str:
+        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
+        many = "s" * (self.numbers > 1)
+        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"

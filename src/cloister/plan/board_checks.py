@@ -8,13 +8,15 @@ of processor with the same versions, nothing does: ask for exact equality.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloister.core.arrays import Array
-from cloister.core.errors import BillboardError
+from cloister.core.errors import BillboardError, PlanError
+from cloister.core.findings import EarlierPrior, ReadFrom
 from cloister.store.billboard import Billboard
 
 if TYPE_CHECKING:
@@ -115,3 +117,22 @@ def _agree(found: Array, due: Array) -> bool:
     roundings = ROUNDINGS if two.dtype.itemsize == 8 else FEW_ROUNDINGS
     most = roundings * np.finfo(two.dtype).eps * np.abs(two).max(initial=0.0)
     return bool((np.abs(one - two) <= most).all())
+
+
+def prior_of(plan: Plan, board: Billboard) -> EarlierPrior:
+    """Return what a finished board of a plan says, for a later plan to start from; see `Plan.prior_on`."""
+    check_board(plan, board)
+    if not board.complete:
+        raise PlanError(
+            f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
+            "releases. Finish its run first."
+        )
+    found = plan.algorithm.findings(board).prior
+    if found is None:
+        raise PlanError(
+            "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
+            f"structure Joint() or Mean(). Got a board of {type(plan.algorithm).__name__}."
+        )
+    guarantee = plan.guarantee_on(board)
+    doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
+    return replace(found, source=board.head.hex(), doubts=doubts).mark_read(ReadFrom.BOARD)

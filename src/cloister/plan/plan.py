@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomli_w
 
-from cloister.core.arrays import is_real
+from cloister.core.arrays import is_real, is_whole
 from cloister.core.channel import Channel, Round
-from cloister.core.document import fingerprint, flattened, from_document, to_document, type_id
-from cloister.core.errors import BillboardError, CloisterError, PlanError
-from cloister.core.findings import EarlierPrior
+from cloister.core.document import fingerprint, flattened, from_document, to_document
+from cloister.core.errors import BillboardError, PlanError
+from cloister.core.findings import NOT_COMPARED, EarlierPrior, ReadFrom
 from cloister.core.lifts import Relation
 from cloister.core.spec import Target
-from cloister.plan.algorithm import Algorithm, Budget
-from cloister.plan.board_checks import check_board
+from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
+from cloister.plan.board_checks import check_board, prior_of
 from cloister.plan.forecast import Forecast, forecast, rows_of_classes
+from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_files_refused
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade
 from cloister.privacy.events import Cost
@@ -38,42 +37,8 @@ from cloister.privacy.trust import Trust
 from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
 
-#: No plan file may ask for more rounds, parameters or steps.
-LARGEST = 1_000_000
 #: No plan is for more tasks: beyond, whole numbers are no floats.
 MANY = 2**53
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """Some rounds of a plan that are about one thing.
-
-    Attributes
-    ----------
-    about : str
-        What tasks are asked for in them, in a few words.
-    rounds : int
-        How many there are.
-    numbers : int
-        How many numbers a task says in one of them, at most.
-    share : float
-        Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
-    """
-
-    about: str
-    rounds: int
-    numbers: int
-    share: float
-
-    @classmethod
-    def of(cls, about: str, rounds: Sequence[Round]) -> PlannedStage:
-        numbers = max(channel.dim for round in rounds for channel in round.channels)
-        return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
-
-    def __str__(self) -> str:
-        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
-        many = "s" * (self.numbers > 1)
-        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"
 
 
 @dataclass(frozen=True)
@@ -132,29 +97,26 @@ class Plan:
                 raise PlanError(
                     f"{part} must be of a subclass of {kind.__name__}. Got {type(given).__name__}."
                 )
-        _check_whole("n_tasks", self.n_tasks)
-        object.__setattr__(self, "n_tasks", int(self.n_tasks))
+        object.__setattr__(self, "n_tasks", _whole("n_tasks", self.n_tasks))
         self.trust.accept(self.mechanism, self.sampling, self.n_tasks)
         if self.relation not in list(Relation):
             raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
         object.__setattr__(self, "relation", Relation(self.relation))
         _check_number("delta", self.delta)
-        _check_sentences("caveats", self.caveats)
+        if not (isinstance(self.caveats, tuple | list) and all(isinstance(c, str) for c in self.caveats)):
+            raise PlanError(f"caveats must be a tuple of sentences. Got {self.caveats!r}.")
         object.__setattr__(self, "caveats", tuple(self.caveats))
         delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
         if delta != 0 or not self.mechanism.pure:  # pure noise needs no delta
             accounting.check_delta(delta, self.n_tasks)
         object.__setattr__(self, "delta", delta)
         if self.quorum is not None:
-            _check_whole("quorum", self.quorum)
-            object.__setattr__(self, "quorum", int(self.quorum))
-            if self.quorum > self.n_tasks:
-                raise PlanError(f"quorum must be at most n_tasks, {self.n_tasks}. Got {self.quorum}.")
-            fewest = self.trust.fewest(self.n_tasks) if self.trust.masked else 1
-            if self.quorum < fewest:
+            object.__setattr__(self, "quorum", _whole("quorum", self.quorum))
+            least = self.trust.fewest(self.n_tasks) if self.trust.masked else 1
+            if not least <= self.quorum <= self.n_tasks:
                 raise PlanError(
-                    f"quorum must be at least {fewest}, of so many tasks a secure sum opens. Got "
-                    f"{self.quorum}. Leave it out, or let more tasks drop out."
+                    f"quorum must be at least {least}, the fewest tasks whose sum is released, and at most "
+                    f"n_tasks, {self.n_tasks}. Got {self.quorum}."
                 )
 
     def calibrate(
@@ -273,7 +235,7 @@ class Plan:
     @cached_property
     def guarantee(self) -> Guarantee:
         """What the run will promise, known before data is touched."""
-        return self.guarantee_with(self._made(Origin.SYSTEM))
+        return self.guarantee_with(self.noise_from(Origin.SYSTEM))
 
     def guarantee_with(self, made: NoiseMade) -> Guarantee:
         """Return what is promised of a run whose noise is made in this way: see `noise_from`."""
@@ -296,28 +258,29 @@ class Plan:
     def doubts(self) -> tuple[Caveat, ...]:
         """What the plan itself has against its guarantee: every caveat makes it void, earlier ones too."""
         start = self.algorithm.start_from
-        earlier = (
-            [] if start is None else [f"it starts from an earlier run, and {why}" for why in start.doubts]
-        )
-        if start is not None and not (start.source and start.was_read):
-            earlier.append("what it starts from was not read off a verified board (use Plan.prior_on)")
+        earlier = () if start is None else start.objections
         return tuple(Caveat(Grade.VOID, caveat) for caveat in (*self.caveats, *earlier))
 
     @property
+    def not_compared(self) -> str:
+        """What is said of a start that a plan file vouches for, and no board; empty without one."""
+        start = self.algorithm.start_from
+        return "" if start is None or start.read_from is not ReadFrom.FILE else NOT_COMPARED
+
+    @property
+    def fewest(self) -> int:
+        """How many tasks must have answered before a round is posted; 0 where nobody is waited for."""
+        return max(self.quorum or 0, self.trust.fewest(self.n_tasks) if self.trust.at_home else 0)
+
+    @property
     def _participation(self) -> str:
-        start, who = self.algorithm.start_from, self.sampling.describe()
-        if self.quorum is not None:
+        start, who, least = self.algorithm.start_from, self.sampling.describe(), self.fewest
+        if self.quorum is not None or 0 < least < self.n_tasks:
             who += (
-                f"; a round is posted when at least {self.quorum} of the tasks that it asks have answered: "
+                f"; a round is posted when at least {least} of the tasks that it asks have answered: "
                 "how many have is public, and that a task is away must not depend on its rows"
             )
-        if start is None:
-            return who
-        return (
-            f"{who}; the run starts from the earlier board {start.source[:16]}, which "
-            "is public: tasks that took part in it have paid for it on their ledger, and epsilon here is "
-            "what this run adds"
-        )
+        return who if start is None else f"{who}; {start.describe()}"
 
     def prior_on(self, board: Billboard) -> EarlierPrior:
         """Return what a finished board of this plan says, for a later plan to start from.
@@ -341,21 +304,7 @@ class Plan:
         >>> later.guarantee.epsilon <= 0.1, earlier.source[:16] in str(later.guarantee)
         (True, True)
         """
-        self.check(board)
-        if not board.complete:
-            raise PlanError(
-                f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
-                "releases. Finish its run first."
-            )
-        found = self.algorithm.findings(board).prior
-        if found is None:
-            raise PlanError(
-                "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
-                f"structure Joint() or Mean(). Got a board of {type(self.algorithm).__name__}."
-            )
-        guarantee = self.guarantee_on(board)
-        doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
-        return replace(found, source=board.head.hex(), doubts=doubts).mark_read()
+        return prior_of(self, board)
 
     def forecast(self, rows: float | None = None) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring.
@@ -412,9 +361,7 @@ class Plan:
         Where tasks add it, and the board says how many have `answered`, it is that of so many.
         """
         priced = self.mechanism.deviation(self.schedule, round, channel)
-        due = self.trust.deviations(priced, self.n_tasks)
-        if answered is not None and self.trust.at_home:
-            due = due[due == self.trust.deviation(priced, self.n_tasks, answered)]
+        due = self.trust.deviations(priced, self.n_tasks, answered)
         return bool(np.isclose(noise, due, rtol=tolerance, atol=0).any())
 
     @property
@@ -437,28 +384,23 @@ class Plan:
         It says from the start what kind of noise it has, from which source, and the engine's doubts.
         """
         _ = self.prices
-        noise = "" if source is None else str(self.noise_from(source))
+        noise = "" if source is None else str(self.noise_from(source.origin))
         return Billboard.create(self.algorithm.start(), self.fingerprint, len(self.rounds), noise, engine)
 
-    def noise_from(self, source: Randomness, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
-        """Say how the noise of a run is made: from a source of randomness, on an engine with these doubts."""
-        return self._made(source.origin, engine)
-
-    def noise_on(self, board: Billboard) -> NoiseMade:
-        """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
-        if not board.noise:
-            return self._made(Origin.SYSTEM, board.doubts)
-        for origin in (Origin.SYSTEM, Origin.SEED):
-            made = self._made(origin, board.doubts)
-            if board.noise == str(made):
-                return made
-        raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
-
-    def _made(self, origin: Origin, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
+    def noise_from(self, origin: Origin, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
+        """Say how the noise of a run is made: from randomness of this origin, on an engine with doubts."""
         if not self.rounds or math.isinf(self.prices.own.epsilon):
             return NoiseMade.none(engine)
         made = NoiseMade.by(self.mechanism, origin, engine)
         return replace(made, kind=self.trust.kind(made.kind))
+
+    def noise_on(self, board: Billboard) -> NoiseMade:
+        """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
+        for origin in (Origin.SYSTEM, Origin.SEED):
+            made = self.noise_from(origin, board.doubts)
+            if board.noise in ("", str(made)):  # boards of old do not say
+                return made
+        raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
 
     def check(self, board: Billboard, since: int = 0, *, exact: bool = False) -> None:
         """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
@@ -492,20 +434,10 @@ class Plan:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], types: Iterable[Any] = ()) -> Plan:
         """Build a plan from a plain document; see `load` for `types`."""
-        kind = document.get("type")
-        if kind == "Plan":
-            raise PlanError(
-                "This plan was written by cloister 0.1: use that version to check or replay its board. "
-                "Ledgers of 0.1 are read and charged as ever."
-            )
-        if not str(kind).startswith(type_id(cls).rpartition("/")[0] + "/"):
-            raise PlanError(
-                f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
-                "plan.toml of a run."
-            )
+        check_document(document, cls)
         plan: Plan = from_document(flattened(document), types)
-        if plan.algorithm.start_from is not None:  # as its author says: `cloister verify --earlier` compares
-            plan.algorithm.start_from.mark_read()
+        if plan.algorithm.start_from is not None:
+            plan.algorithm.start_from.mark_read(ReadFrom.FILE)
         return plan
 
     def to_toml(self) -> str:
@@ -515,14 +447,8 @@ class Plan:
     @classmethod
     def from_toml(cls, text: str, types: Iterable[Any] = ()) -> Plan:
         """Read a plan from TOML; see `load` for `types`."""
-        try:
-            document = tomllib.loads(text)
-            _refuse_huge(document.get("algorithm"))
-            return cls.from_dict(document, types)
-        except CloisterError:
-            raise
-        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise PlanError(f"This is not a plan file: {error}.") from None
+        with unreadable_files_refused():
+            return cls.from_dict(parsed(text), types)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the plan to a TOML file, atomically."""
@@ -540,11 +466,7 @@ class Plan:
             What the file may name beside the library's own types: your own algorithm's class, say, or the
             network it describes. A file never makes anything else be imported.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise PlanError(f"{path} is not a plan file: it is not text.") from None
-        return cls.from_toml(text, types)
+        return cls.from_toml(text_of(path), types)
 
     def __str__(self) -> str:
         head = (
@@ -552,39 +474,24 @@ class Plan:
             f"{self.sampling.describe()}."
         )
         listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
-        told = "\n\n".join(filter(None, [head, listed, str(self.guarantee), str(self.forecast())]))
-        if self.algorithm.network is None or not self.relative_noise:
-            return told
-        return (
-            f"{told}\n\nThe noise in a round's mean is {self.relative_noise:.2g} times as long as the clip."
-        )
+        told = [head, listed, str(self.guarantee), self.not_compared, str(self.forecast())]
+        if self.algorithm.network is not None and self.relative_noise:
+            told.append(
+                f"The noise in a round's mean is {self.relative_noise:.2g} times as long as the clip."
+            )
+        return "\n\n".join(filter(None, told))
 
 
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
+def _whole(name: str, value: object) -> int:
+    """Return a whole number from 1 on that is a float too."""
+    if not is_whole(value):
         raise PlanError(f"{name} must be a whole number. Got {value!r}.")
-    if value < 1:
-        raise PlanError(f"{name} must be at least 1. Got {value}.")
-    if int(value) > MANY:
-        raise PlanError(f"{name} must be at most {MANY}. Write fewer digits.")
+    count = int(value)  # type: ignore[call-overload]
+    if not 1 <= count <= MANY:
+        raise PlanError(f"{name} must be at least 1, and at most {MANY}.")
+    return int(count)
 
 
 def _check_number(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not is_real(value)):
         raise PlanError(f"{name} must be a number. Got {value!r}.")
-
-
-def _check_sentences(name: str, value: object) -> None:
-    if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
-        raise PlanError(f"{name} must be a tuple of sentences. Got {value!r}.")
-
-
-def _refuse_huge(value: Any) -> None:
-    """Refuse a file that asks for so many rounds or parameters that reading it would not end."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            _refuse_huge(item)
-    elif isinstance(value, int) and abs(value) > LARGEST:
-        raise PlanError(f"A whole number of an algorithm must be at most {LARGEST} in a plan file.")

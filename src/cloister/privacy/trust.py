@@ -122,10 +122,11 @@ class Trust(ABC):
         count = n_tasks if shares is None else shares
         return noise * math.sqrt(count / self.parts(n_tasks))
 
-    def deviations(self, noise: float, n_tasks: int) -> Floats:
-        """Return all that the noise of a release may be."""
+    def deviations(self, noise: float, n_tasks: int, answered: int | None = None) -> Floats:
+        """Return all that the noise of a release may be; where so many have answered, of so many shares."""
         counts = range(self.fewest(n_tasks), n_tasks + 1)
-        return np.array([self.deviation(noise, n_tasks, count) for count in counts])
+        due = counts if answered is None or not self.at_home else set(counts) & {answered}
+        return np.array([self.deviation(noise, n_tasks, count) for count in due])
 
     def among_few(self) -> Trust:
         """Return trust of the same kind for a run of a few tasks, such as the auditor's."""
