@@ -17,7 +17,7 @@ def recipes(page: Path) -> dict[str, str]:
     parts = re.split(r"^## (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = {}
     for heading, text in zip(parts[1::2], parts[2::2], strict=True):
-        code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+        code = "\n".join(re.findall(r"^```python\n(?!>>>)(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
         if code:
             found[heading] = code
     return found
