@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: What of a figure's module tells what was measured, from kept results: it may say so otherwise later.
+SHOWS = {"NOT_COVERED", "claims", "draw", "finding"}
 
 
 def data_file(name: str) -> Path:
@@ -53,8 +55,8 @@ class Source:
 
     @cached_property
     def own_code(self) -> str:
-        """A hash of the modules that measure, without their imports, comments and layout."""
-        return _hash(sorted(_digest(_without_imports(ROOT / path)) for path in self.own))
+        """A hash of what the modules measure by: no imports, comments, docstrings, layout, nor what shows."""
+        return _hash(sorted(_digest(_that_measures((ROOT / path).read_text("utf-8"))) for path in self.own))
 
     @cached_property
     def files(self) -> dict[str, str]:
@@ -89,10 +91,22 @@ def _hash(digests: list[str]) -> str:
     return _digest("".join(digests).encode())[:12]
 
 
-def _without_imports(path: Path) -> bytes:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+def _that_measures(text: str) -> bytes:
+    tree = ast.parse(text)
+    tree.body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.Import | ast.ImportFrom) and SHOWS.isdisjoint(_names(node))
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree).encode()
+
+
+def _names(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {getattr(one, "id", "") for one in targets} | {getattr(node, "name", "")}
 
 
 def _git(*arguments: str) -> str:

@@ -33,6 +33,7 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
     data = figure.module.summarise(list(zip(cells, found, strict=True)))
     command = f"python -m papers run {figure.name}" + " --quick" * options.quick
     command += f" --seeds {options.seeds}" if options.seeds else ""
+    command += f" --device {options.device}" if options.device != "cpu" else ""
     record = (
         records.provenance_fields(command, source, options.device)
         | kept.summary()

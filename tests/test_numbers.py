@@ -59,10 +59,10 @@ def test_what_a_result_depends_on_is_named(name):
 
 def test_what_a_result_depends_on_is_found_through_imports():
     source = catalog.source("pmtl-figure-3")
-    for path in ("papers/pmtl/writers.py", "benchmarks/personal.py", "benchmarks/frozen_accuracy.py"):
+    for path in ("papers/pmtl/writers.py", "benchmarks/personal.py", "papers/pmtl/runs.py"):
         assert path in source.own
     assert source.library == ("src/cloister",)
-    assert "omniglot_28.npz" in source.data
+    assert "mnist_by_writer.npz" in source.data
 
 
 def test_the_band_of_forecasts_is_the_one_that_was_scored():
@@ -144,9 +144,11 @@ def test_a_result_is_confirmed_if_some_of_its_cells_come_out_as_they_did(toy, tm
 
 
 def test_a_result_that_is_summarised_otherwise_is_not_confirmed(toy, tmp_path, capsys):
-    """Cells do not show that: only what a module imports, its comments and layout may change."""
+    """Cells do not show that: imports, comments, docstrings, layout and what shows results may change."""
     command.main(["toy", "--keep"])
-    (tmp_path / "toy.py").write_text("import math\n\nANSWER = 42  # as always\n")
+    (tmp_path / "toy.py").write_text(
+        '"""A toy."""\nimport math\n\nANSWER = 42  # as always\nNOT_COVERED = "cubes"\n'
+    )
     assert command.main(["confirm", "toy"]) == 0
     (tmp_path / "toy.py").write_text("ANSWER = 43\n")
     assert command.main(["confirm", "toy"]) == 1

@@ -1,11 +1,10 @@
-r"""The experiments of "Private multi-task learning" (PMTL) on any data, as data ready to be drawn or tabled.
+r"""What the figures of "Private multi-task learning" (PMTL) are made of: settings, prices, losses, tuning.
 
 What is different here: what a task says is `Offset`, because the printed form has the wrong limit; every task
 counts the same; a price is that of the plan which is run, under a relation and a knowledge of coins that are
-written beside it. The paper takes the best of many settings for each epsilon and does not charge for the
-choice; here there is one public `Setting`. Runs are seeded, so that figures come out the same again; that
-makes them INSECURE. Losses and accuracies are private diagnostics, and must not leave if somebody owns the
-data; `cloister.evaluation.evaluate` with an epsilon is how to tell one.
+written beside it. Runs are seeded, so that figures come out the same again; that makes them INSECURE. Losses
+are private diagnostics, and must not leave if somebody owns the data; `cloister.evaluation.evaluate` with an
+epsilon is how to tell one.
 
 References
 ----------
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personalized
+from cloister.algorithms.federated import Personalized
 from cloister.algorithms.finetuning import FineTuning
 from cloister.channel import Relation
 from cloister.core.arrays import Floats
@@ -32,17 +31,15 @@ from cloister.engines.local import Local
 from cloister.engines.run import Run, run
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
-from cloister.evaluation import evaluate, over_rounds
+from cloister.evaluation import over_rounds
 from cloister.learners.descent import Descent
 from cloister.learners.penalties import Quadratic
-from cloister.metrics import Spread
 from cloister.networks.module import Module
 from cloister.networks.network_penalties import EWC, SymmetrizedKL
-from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.privacy import accounting
-from cloister.privacy.mechanisms import Gaussian, NoNoise
-from cloister.privacy.sampling import Everyone, Poisson, Sampling
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.sampling import Poisson
 from cloister.store.checkpoints import SavedState
 
 __all__ = [
@@ -50,15 +47,10 @@ __all__ = [
     "FEMNIST",
     "STACK_OVERFLOW",
     "Figure2",
-    "Figure3",
     "Published",
-    "Setting",
-    "Table1",
     "epsilon_over_rounds",
     "figure_2",
-    "figure_3",
     "loss_over_rounds",
-    "table_1",
     "tuned_run",
     "tunings",
 ]
@@ -111,50 +103,6 @@ STACK_OVERFLOW = Published(n_tasks=400, per_round=100, rounds=600, clip=0.5, sig
 CELEBA = Published(n_tasks=515, per_round=100, rounds=1000, clip=1.0, sigma=0.02)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The public numbers of the runs behind Figure 3 and Table 1: the same for every epsilon and method.
-
-    Parameters
-    ----------
-    learner : Module
-        Network and loss.
-    solver : Descent
-        A round's local training.
-    clip, rounds
-        As for `FedAvg`.
-    lam, prox : float
-        Penalty on the distance from the public model, of private MTL and of FedProx.
-    sampling : Sampling
-        Who takes part.
-    relation : {"replace", "zero_out"}
-        Who counts as a neighbour; the paper's definition is "replace".
-    """
-
-    learner: Module
-    solver: Descent = field(default_factory=lambda: Descent(lr=0.1, batch=10, epochs=1))
-    clip: float = 0.5
-    rounds: int = 10
-    lam: float = 0.1
-    prox: float = 0.1
-    sampling: Sampling = field(default_factory=Everyone)
-    relation: Relation = Relation.REPLACE
-
-    def algorithms(self) -> dict[str, Algorithm]:
-        """Return the three that are compared: private MTL, and two ways to one public model for all."""
-        shared = (self.learner, self.solver, self.clip, self.rounds)
-        return {
-            "mtl": Personalized(*shared, lam=self.lam),
-            "fedavg": FedAvg(*shared),
-            "fedprox": FedProx(*shared, lam=self.prox),
-        }
-
-    def plan(self, algorithm: Algorithm, n_tasks: int, epsilon: float) -> Plan:
-        """Return a plan at an epsilon; infinity is without noise (updates are clipped all the same)."""
-        plan = Plan(algorithm, NoNoise(), self.sampling, n_tasks=n_tasks, relation=self.relation)
-        return plan if math.isinf(epsilon) else replace(plan, mechanism=Gaussian()).calibrate(epsilon)
-
-
 @dataclass(frozen=True, eq=False)
 class Figure2:
     """Loss and price against rounds; made by `figure_2`.
@@ -175,44 +123,6 @@ class Figure2:
     epsilon: dict[str, Floats]
     delta: float
     loss: Floats = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Figure3:
-    """Test accuracy against epsilon; made by `figure_3`. All but epsilon is NOT PRIVATE.
-
-    Attributes
-    ----------
-    epsilon : array of shape (points,)
-        Budgets; the last may be infinity.
-    accuracy, worst_decile : dict of arrays of shape (points, replications)
-        Mean over tasks of test accuracy, and over the tenth of tasks with the lowest: for ``"mtl"``,
-        ``"fedavg"``, ``"fedprox"``, and for ``"alone"``, which spends nothing: the same at every epsilon.
-    """
-
-    epsilon: Floats
-    accuracy: dict[str, Floats] = field(repr=False)
-    worst_decile: dict[str, Floats] = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Table1:
-    """Test accuracy with each way of fine-tuning; made by `table_1`. All but epsilon is NOT PRIVATE.
-
-    Attributes
-    ----------
-    epsilon : array of shape (points,)
-        Budgets of the runs; tuning adds nothing.
-    tunings : tuple of str
-        Ways of tuning, in order.
-    mtl, fedavg : array of shape (tunings, points, replications)
-        Mean over tasks of test accuracy, after private MTL and after a private model for all.
-    """
-
-    epsilon: Floats
-    tunings: tuple[str, ...]
-    mtl: Floats = field(repr=False)
-    fedavg: Floats = field(repr=False)
 
 
 def epsilon_over_rounds(plan: Plan, rounds: Sequence[int]) -> dict[str, Floats]:
@@ -276,48 +186,6 @@ def figure_2(plan: Plan, tasks: Tasks, *, points: int = 11, seed: int = 0, engin
     return Figure2(shown, epsilon_over_rounds(plan, shown.tolist()), plan.delta, losses)
 
 
-def figure_3(
-    train: Tasks,
-    test: Tasks,
-    setting: Setting,
-    *,
-    epsilons: Sequence[float] = (0.1, 0.4, 1.6, 4.0, math.inf),
-    replications: int = 1,
-    seed: int = 0,
-    engine: Engine = LOCAL,
-) -> Figure3:
-    """Test accuracy of private MTL against private FedAvg and FedProx, over budgets.
-
-    *The paper shows* private MTL ahead of a private model for all at every epsilon, on three data sets.
-    *Here* there is also what any such claim must be held against: every task alone, with as much training.
-
-    Parameters
-    ----------
-    train, test : Tasks
-        Rows to learn from and to score by, under the same names.
-    setting : Setting
-        Public numbers of all runs.
-    epsilons : sequence of float
-        Budgets at the default delta; infinity is without noise.
-    replications, seed : int
-        Runs of each kind, with different noise and minibatches, and the first one's seed.
-    engine : Local or Batched
-        Where tasks are computed on.
-    """
-    methods = {**setting.algorithms(), "alone": LocalOnly(setting.learner, _whole(setting))}
-    shape = (len(epsilons), replications)
-    accuracy, worst = ({name: np.empty(shape) for name in methods} for _ in range(2))
-    for r in range(replications):
-        for name, algorithm in methods.items():
-            found: Spread | None = None
-            for e, epsilon in enumerate(epsilons):
-                if found is None or name != "alone":
-                    plan = setting.plan(algorithm, len(train), epsilon)
-                    found = evaluate(run(plan, train, random_state=seed + r, engine=engine), test)
-                accuracy[name][e, r], worst[name][e, r] = found.mean, found.worst_decile
-    return Figure3(np.array(epsilons, float), accuracy, worst)
-
-
 def tunings(solver: Descent, lam: float = 0.1, beta: float = 1.0, ewc: float = 1.0) -> Tunings:
     """Return the ways of fine-tuning of Table 1, and none at all."""
     return {
@@ -327,42 +195,6 @@ def tunings(solver: Descent, lam: float = 0.1, beta: float = 1.0, ewc: float = 1
         "symmetrised KL": FineTuning(solver, SymmetrizedKL(beta)),
         "EWC": FineTuning(solver, EWC(ewc)),
     }
-
-
-def table_1(
-    train: Tasks,
-    test: Tasks,
-    setting: Setting,
-    ways: Tunings,
-    *,
-    epsilons: Sequence[float] = (0.1, 0.8, 2.0, math.inf),
-    replications: int = 1,
-    seed: int = 0,
-    engine: Engine = LOCAL,
-) -> Table1:
-    """Test accuracy after fine-tuning at home: every way of it from the one board of the one run.
-
-    *The paper shows* private MTL ahead of private FedAvg in 13 of 16 places on FEMNIST. Trying all ways costs
-    nothing: tuning uses a task's own rows and the board.
-
-    Parameters
-    ----------
-    train, test, setting, epsilons, replications, seed, engine
-        As for `figure_3`.
-    ways : dict of FineTuning
-        Such as ``tunings(Descent(lr=0.05, batch=10, epochs=2))``.
-    """
-    methods = {name: setting.algorithms()[name] for name in ("mtl", "fedavg")}
-    found = {name: np.empty((len(ways), len(epsilons), replications)) for name in methods}
-    for name, algorithm in methods.items():
-        for e, epsilon in enumerate(epsilons):
-            plan = setting.plan(algorithm, len(train), epsilon)
-            for r in range(replications):
-                done = run(plan, train, random_state=seed + r, engine=engine)
-                for w, way in enumerate(ways.values()):
-                    tuned = done if way is None else tuned_run(done, train, way, engine)
-                    found[name][w, e, r] = evaluate(tuned, test).mean
-    return Table1(np.array(epsilons, float), tuple(ways), found["mtl"], found["fedavg"])
 
 
 def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
@@ -375,11 +207,3 @@ def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
         if workers.save_state().states:  # a model that was not tuned is what its task kept
             workers.restore_state(SavedState({"weights": done.private.models["coef"]}, 0))
         return replace(done, private=replace(done.private, models=workers.finish(done.board)))
-
-
-def _whole(setting: Setting) -> Descent:
-    """Return as much local training as a task does over all rounds it may take part in."""
-    solver, rounds = setting.solver, setting.rounds
-    if solver.steps is not None:
-        return replace(solver, steps=solver.steps * rounds)
-    return replace(solver, epochs=(solver.epochs or 1) * rounds)

@@ -69,8 +69,8 @@ class Writers:
 
 
 SETS = {
-    "mnist20": Writers(10, Published(n_tasks=580, per_round=290, rounds=20, clip=0.4, sigma=0.01)),
-    "femnist": Writers(62, Published(n_tasks=189, per_round=92, rounds=20, clip=0.2, sigma=0.01)),
+    "mnist20": Writers(10, Published(n_tasks=580, per_round=290, rounds=1000, clip=0.4, sigma=0.01)),
+    "femnist": Writers(62, Published(n_tasks=189, per_round=92, rounds=1000, clip=0.2, sigma=0.01)),
     "celeba": Writers(2, CELEBA),
     "stackoverflow": Writers(0, STACK_OVERFLOW),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,25 +10,19 @@ import torch
 from torch import nn
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import FineTuning, Personalized
+from cloister.algorithms import FedAvg, FedProx, FineTuning, Personalized
 from cloister.datasets import fedprox
 from cloister.engines import Batched, Local
 from cloister.errors import InputError
-from cloister.evaluation import evaluate
 from cloister.learners import EWC, Descent, Module, Quadratic
 from cloister.sampling import Poisson
-from papers.pmtl import runs as pmtl
 from papers.pmtl.runs import (
     CELEBA,
     FEMNIST,
     STACK_OVERFLOW,
-    Setting,
     epsilon_over_rounds,
     figure_2,
-    figure_3,
-    table_1,
     tuned_run,
-    tunings,
 )
 
 M = 12
@@ -49,11 +42,6 @@ def halves():
     drawn = fedprox(0.5, 0.5, n_tasks=M, dim=6, classes=3, seed=0)
     keep = np.concatenate([np.arange(start, start + 40) for start in drawn.offsets[:-1]])
     return Tasks.from_arrays(drawn.X[keep], drawn.y[keep], np.repeat(drawn.ids, 40)).split(0.5)
-
-
-@pytest.fixture(scope="module")
-def setting():
-    return Setting(learner(), SOLVER, rounds=4)
 
 
 # Figure 2 ---------------------------------------------------------------------------------------------------
@@ -117,44 +105,14 @@ def test_figure_2_shows_the_loss_that_models_had(halves, engine):
     assert "loss" not in repr(shown)
 
 
-# Figure 3 ---------------------------------------------------------------------------------------------------
-
-
-def test_figure_3_scores_the_runs_it_says(halves, setting):
-    shown = figure_3(*halves, setting, epsilons=(1.0, math.inf), replications=2, engine=CPU)
-    assert set(shown.accuracy) == set(shown.worst_decile) == {"mtl", "fedavg", "fedprox", "alone"}
-    np.testing.assert_array_equal(shown.epsilon, [1.0, math.inf])
-    for name, values in shown.accuracy.items():
-        assert values.shape == (2, 2)
-        assert (shown.worst_decile[name] <= values).all()
-    for name in ("mtl", "fedavg", "fedprox"):
-        algorithm = setting.algorithms()[name]
-        for e, epsilon in enumerate(shown.epsilon):
-            plan = setting.plan(algorithm, M, float(epsilon))
-            by_hand = evaluate(run(plan, halves[0], random_state=1, engine=CPU), halves[1])
-            assert (shown.accuracy[name][e, 1], shown.worst_decile[name][e, 1]) == (
-                by_hand.mean,
-                by_hand.worst_decile,
-            )
-            assert plan.guarantee.epsilon <= epsilon
-    alone = shown.accuracy["alone"]
-    np.testing.assert_array_equal(alone[0], alone[1])
-    assert shown.accuracy["mtl"][1].mean() > shown.accuracy["fedavg"][1].mean()  # tasks differ, no noise
-
-
-def test_training_alone_is_as_long_as_all_rounds_together(setting):
-    assert pmtl._whole(setting).epochs == 4
-    assert pmtl._whole(replace(setting, solver=Descent(lr=0.1, steps=3))).steps == 12
-
-
 # Table 1 ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mtl", "fedavg", "fedprox"])
+@pytest.mark.parametrize("kind", [Personalized, FedAvg, FedProx])
 @pytest.mark.parametrize("way", [FineTuning(SOLVER, Quadratic(0.5)), FineTuning(SOLVER, EWC(1.0))])
-def test_tuning_from_a_board_is_what_a_run_that_ends_with_it_does(halves, setting, name, way):
-    plan = setting.plan(setting.algorithms()[name], M, 8.0)
-    plan = replace(plan, sampling=Poisson(0.5))
+def test_tuning_from_a_board_is_what_a_run_that_ends_with_it_does(halves, kind, way):
+    algorithm = kind(learner(), SOLVER, clip=0.5, rounds=4)
+    plan = Plan(algorithm, sampling=Poisson(0.5), n_tasks=M).calibrate(8.0)
     done = run(plan, halves[0], random_state=0, engine=CPU)
     tuned = tuned_run(done, halves[0], way, CPU)
     whole = run(
@@ -166,20 +124,3 @@ def test_tuning_from_a_board_is_what_a_run_that_ends_with_it_does(halves, settin
     assert tuned.guarantee == done.guarantee
     with pytest.raises(InputError, match="tuned already"):
         tuned_run(whole, halves[0], way, CPU)
-
-
-def test_table_1_tunes_one_run_in_every_way(halves, setting, monkeypatch):
-    runs = []
-    monkeypatch.setattr(pmtl, "run", lambda *args, **how: runs.append(args) or run(*args, **how))
-    ways = tunings(Descent(lr=0.1, batch=10, epochs=2))
-    shown = table_1(*halves, setting, ways, epsilons=(4.0, math.inf), replications=1, engine=CPU)
-    assert shown.tunings == ("none", "vanilla", "mean-regularised", "symmetrised KL", "EWC")
-    assert len(runs) == 4  # two methods, two budgets: no run for any way of tuning
-    assert shown.mtl.shape == shown.fedavg.shape == (5, 2, 1)
-    for found in (shown.mtl, shown.fedavg):
-        assert ((found >= 0) & (found <= 1)).all()
-        assert len(set(found[:, 0, 0])) > 1
-    untuned = figure_3(*halves, setting, epsilons=(4.0,), engine=CPU)
-    assert shown.mtl[0, 0] == untuned.accuracy["mtl"]
-    assert shown.fedavg[0, 0] == untuned.accuracy["fedavg"]
-    assert shown.fedavg[1, 0, 0] > shown.fedavg[0, 0, 0]  # tasks differ: tuning a model for all helps
