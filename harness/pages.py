@@ -7,14 +7,14 @@ A page names a table between two marks, and whatever stands between them is writ
 
 The name is that of a benchmark's record or of a paper's figure. ``NAME/TABLE`` is one of several tables that
 a benchmark prints, and ``NAME/figures`` its figures with their targets. ``NAME; ROW; ROW`` shows these rows
-alone, in this order, each named by its first cell, and ``NAME; first 6`` as many. Under a table stands what
-made it and, if that code has changed since, that it has.
+alone, in this order, each named by its first cell, and ``NAME; first 6`` as many. Under a page's first table of
+a record stands what made it and, if that code has changed since, that it has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from harness import catalog
@@ -58,8 +58,8 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown)
 
 
-def between(said: str) -> str:
-    """Return what stands between two marks."""
+def between(said: str, told: Container[str] = ()) -> str:
+    """Return what stands between two marks; how records that were `told` of were made is not repeated."""
     which, *chosen = (part.strip() for part in said.split(";"))
     name, _, part = which.partition("/")
     record = catalog.record(name)
@@ -68,12 +68,20 @@ def between(said: str) -> str:
         keep = " --keep" * (made == "benchmarks")
         raise FileNotFoundError(f"No record {name}: python -m {made} {name}{keep} makes it.")
     rows = table(record, part or next(iter(record["tables"])), chosen)
-    return f"{markdown(rows)}\n\n{provenance(record, catalog.source(name))}\n"
+    made = "" if name in told else f"\n{provenance(record, catalog.source(name))}\n"
+    return f"{markdown(rows)}\n{made}"
 
 
 def page(text: str) -> str:
     """Return a page with its tables as they should be."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{between(found[2])}\n{found[3]}", text)
+    told: set[str] = set()
+
+    def filled(found: re.Match[str]) -> str:
+        inside = between(found[2], told)
+        told.add(re.split("[/;]", found[2])[0].strip())
+        return f"{found[1]}\n{inside}\n{found[3]}"
+
+    return MARKED.sub(filled, text)
 
 
 def write_pages() -> None:
