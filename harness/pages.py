@@ -7,8 +7,8 @@ A page names a table between two marks, and whatever stands between them is writ
 
 The name is that of a benchmark's record or of a paper's figure. ``NAME/TABLE`` is one of several tables that
 a benchmark prints, and ``NAME/figures`` its figures with their targets. ``NAME; ROW; ROW`` shows these rows
-alone, in this order, each named by its first cell, and ``NAME; first 6`` as many. Under a page's first table of
-a record stands what made it and, if that code has changed since, that it has.
+alone, in this order, each named by its first cell, and ``NAME; first 6`` as many. Under a page's first table
+of a record stands what made it and, if that code has changed since, that it has.
 """
 
 from __future__ import annotations
