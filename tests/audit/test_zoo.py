@@ -114,21 +114,7 @@ def test_a_named_test_convicts_what_no_audit_sees(name, trees):
     assert outcome(BEYOND[name], *trees)[0] == "killed"
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading of the page."""
-    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
-    table = text.partition(heading)[2].partition("\n| ")[2].partition("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in row.strip("| ").split("|")] for row in table[2:]]
-
-
-def test_the_tables_of_the_zoo_are_true():
+def test_the_page_counts_the_zoo():
     said = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
     assert f"\n{len(BUGS)} of {len(BUGS)} planted bugs convicted" in said
     assert f"\n{len(PLANS)} of {len(PLANS)} plans without a bug acquitted" in said
-    assert [row[:3] for row in rows("Bugs that the audit convicts")] == [
-        [bug.name, bug.breaks.rstrip("."), bug.convicted_by] for bug in zoo()
-    ]
-    assert rows("Bugs that named tests convict") == [
-        [name, mutant.breaks, ", ".join(f"`{test}`" for test in mutant.tests)]
-        for name, mutant in BEYOND.items()
-    ]
