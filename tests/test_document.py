@@ -27,6 +27,7 @@ from cloister.core.document import (
 from cloister.core.findings import EarlierPrior
 from cloister.core.roster import Groups
 from cloister.privacy.trust import SecureSum, SiloNoise, TrustedCurator
+from cloister.privacy.unit import PersonUnit, RecordUnit, TaskUnit
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -43,7 +44,7 @@ least-squares/1
 local-noise/1 local-only/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/2 nested/1 nesterov/1
-no-noise/1 offset/1 one-pass/1
+no-noise/1 offset/1 one-pass/1 person-unit/1 record-unit/1 task-unit/1
 ordered-classification/1 ordered-loss/1 personalized/1 plan/1 poisson/1 poisson-loss/1 position/1
 power-budget/1 quadratic/1 regression/1 rescaled/1
 scaffold/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
@@ -136,7 +137,7 @@ def parts() -> set[type]:
     """Return every dataclass that a plan can be made of."""
     kinds = {getattr(home, name) for home in HOMES for name in home.__all__}
     kinds |= {cl.Plan, Groups, EarlierPrior}
-    kinds |= {SecureSum, SiloNoise, TrustedCurator}
+    kinds |= {SecureSum, SiloNoise, TrustedCurator, TaskUnit, RecordUnit, PersonUnit}
     kinds |= {cl.tune.Ballot}  # a vote's, beside the runs that it chooses among
     for package in WORKING_VALUES:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -311,6 +312,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         )
     ),
     *(cl.Trust.secure_sum(1, 2), cl.Trust.silo()),
+    *(cl.Unit.record(10_000), cl.Unit.person(10_000, 3)),
     *(
         cl.mechanisms.Gaussian(0.5, exact=False),
         cl.mechanisms.NoNoise(),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloister.plan.plan import Plan
     from cloister.privacy.guarantee import Guarantee
     from cloister.privacy.trust import Trust
+    from cloister.privacy.unit import Unit
     from cloister.store.billboard import Billboard
     from cloister.tables.codebook import Codebook
 
@@ -37,6 +38,7 @@ _HOMES = {
     "SharedPriorRegressor": "estimators.prior",
     "Tasks": "core.tasks",
     "Trust": "privacy.trust",
+    "Unit": "privacy.unit",
     "adapt": "engines.run",
     "check_algorithm": "engines.check",
     "evaluate": "evaluation.scores",
@@ -56,6 +58,7 @@ __all__ = [
     "SharedPriorRegressor",
     "Tasks",
     "Trust",
+    "Unit",
     "__version__",
     "adapt",
     "algorithms",

@@ -208,7 +208,7 @@ def test_the_curator_lets_no_sum_pass_without_enough_noise():
         with pytest.raises(InputError, match=f"shares of 10 to 12 tasks. Got {shares}"):
             state.release(NoisySum(nothing, shares), channel)
     priced = plan.unknown_noise(0, channel)
-    most = largest_sum(channel, 12, plan.trust.deviation(priced, 12)).astype(np.int64)
+    most = largest_sum(channel, plan.schedule, plan.trust.deviation(priced, 12)).astype(np.int64)
     assert (state.release(NoisySum(most, 12), channel) == most * channel.steps).all()
     for wrong in (most + 1, -most - 1, np.full(channel.size, 2**63 - 1), np.full(channel.size, -(2**63))):
         with pytest.raises(InputError, match="did not open"):

@@ -42,6 +42,7 @@ from cloister.core.arrays import Array, Public, States, is_real, is_whole
 from cloister.core.channel import Channel, Round, equal_rounds
 from cloister.core.errors import PlanError
 from cloister.core.lifts import Plain
+from cloister.core.spec import Sender
 from cloister.learners.descent import StepSolver, require_rates
 from cloister.learners.learner import ClientLearner, Part, require_learner
 from cloister.learners.penalties import Quadratic
@@ -171,6 +172,12 @@ class FedAvg(_Federated):
     A message is one update, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum. Every
     task counts the same, whatever its number of rows, and the denominator is public.
     """
+
+    @property
+    def senders(self) -> frozenset[Sender]:
+        """Records too, where nothing is personal: with a step each this is gradient descent by record."""
+        alone = {Sender.RECORD} if self.learner.shared_size == self.learner.size else set()
+        return frozenset({Sender.TASK, *alone})
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         return self._update(states, block, board)

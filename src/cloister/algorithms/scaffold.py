@@ -15,6 +15,7 @@ import numpy as np
 from cloister.algorithms.federated import FedAvg, narrow
 from cloister.core.arrays import Array, Public, States, is_real, namespace
 from cloister.core.errors import PlanError
+from cloister.core.spec import Sender
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
@@ -88,6 +89,10 @@ class Scaffold(FedAvg):
                 "Control variates need a number of steps that is the same for all tasks. Give steps, "
                 f"Descent(lr, batch=10, steps=20), in place of epochs. Got {self.solver}."
             )
+
+    @property
+    def senders(self) -> frozenset[Sender]:
+        return frozenset({Sender.TASK})  # whose correction is a state
 
     def start(self) -> Public:
         return {**super().start(), "control": np.zeros(self.learner.shared_size, dtype=np.float32)}

@@ -41,10 +41,12 @@ THIS_CHOICE = (
 
 def cost_together(plans: Sequence[Plan], relation: Relation) -> Cost:
     """Return what one task is exposed to over several runs in all of which it takes part throughout."""
-    if any(plan.sampling != Everyone() for plan in plans):
-        raise BillboardError("Runs are priced together where every task takes part in every round.")
+    if any(plan.sampling != Everyone() or plan.unit != plans[0].unit for plan in plans):
+        raise BillboardError(
+            "Runs are priced together where every task takes part in every round, with one unit for all."
+        )
     events = tuple(event for plan in plans for event in plan.cost_under(relation).events)
-    return Cost(events, Everyone(), plans[0].n_tasks, Relation(relation).value)
+    return replace(plans[0].cost_under(relation), events=events)
 
 
 def guarantee_together(plans: Sequence[Plan], made: NoiseMade) -> Guarantee:

@@ -197,7 +197,7 @@ def _board_of_plan(seen: Evidence) -> str:
 
 def _noise_as_priced(seen: Evidence) -> str:
     plan, board = seen.plan, seen.board
-    denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    denominator = plan.denominator
     for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
         due = (denominator, part.share)
         same = all(map(_close, (release.denominator, release.share), due))

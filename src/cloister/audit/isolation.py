@@ -337,7 +337,7 @@ def _more_than_follows(untouched: Plan, board: Billboard, tasks: Tasks) -> str |
             on_grid = mechanism.correlated or whole(release.value[None], channel.steps).all()
             if release.value.dtype != np.float64 or (mechanism.exact and not on_grid):
                 return f"{lead}: Release {t} is not made of whole numbers of its steps."
-            priced = untouched.noise(t, channel), untouched.sampling.denominator(len(tasks), board.capacity)
+            priced = untouched.noise(t, channel), untouched.denominator
             if (release.noise, release.denominator, release.share) != (*priced, untouched.rounds[t].share):
                 return f"{lead}: what Release {t} says of itself is not its plan's, to the last bit."
             own = own.post(release, untouched.algorithm.update(release, own))

@@ -462,6 +462,7 @@ class ClusterWorkers:
     def _check(self, channel: Channel, total: Array, count: int) -> None:
         """Refuse a sum that so many clipped messages cannot have."""
         weights, degrees = channel.lift.weights(channel.dim)
+        count = self.plan.senders if self.plan.unit.by_record else count
         exact = self.plan.mechanism.exact
         most = count * (GRID**degrees if exact else ROUNDING * np.abs(weights))
         right = total.shape == degrees.shape and total.dtype == (np.int64 if exact else np.float64)

@@ -184,6 +184,25 @@ class Channel:
             first = int(np.flatnonzero(np.asarray(bad.tolist()))[0])
             raise InputError(f"Row {first} is longer than its channel allows. Make rows with Channel.rows.")
 
+    def check_sums(self, sums: Integers, most: int) -> None:
+        """Refuse sums of lifted messages that no `most` messages can have: by the range of each number.
+
+        That a sum is really one of so many clipped messages, nobody can tell from the sum.
+        """
+        degrees = self.lift.weights(self.dim)[1]
+        if sums.ndim != 2 or sums.shape[1] != self.size or sums.dtype != np.int64:
+            raise InputError(
+                f"Sums must be 64-bit integers of shape (tasks, {self.size}). Got {sums.dtype} of shape "
+                f"{tuple(sums.shape)}. Make them with Channel.whole_sum."
+            )
+        largest = most * GRID**degrees
+        bad = ((sums > largest) | (sums < -largest)).any(axis=1)
+        if bad.any():
+            raise InputError(
+                f"Sum {int(np.flatnonzero(bad)[0])} is larger than that of {most} messages can be. Make sums "
+                "with Channel.whole_sum."
+            )
+
     def lifted_sum(self, rows: A, groups: Integers | None = None) -> A:
         """Return the sum over tasks of lifted rows: exact and whole for `rows`, in clips for `units`.
 

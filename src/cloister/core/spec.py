@@ -11,7 +11,7 @@ from cloister.core.arrays import Array
 from cloister.core.errors import InputError, PrivateDataError
 from cloister.core.tasks import Tasks
 
-__all__ = ["DataSpec", "Target"]
+__all__ = ["DataSpec", "Sender", "Target"]
 
 #: How many tasks, and rows of each, stand in for data that nobody has seen yet.
 SYNTHETIC_TASKS, SYNTHETIC_ROWS = 2, 3
@@ -24,6 +24,13 @@ class Target(StrEnum):
     CLASS = "class"
     COUNT = "count"
     ANY = "any"
+
+
+class Sender(StrEnum):
+    """Who sends messages: every task, or every record of every task."""
+
+    TASK = "task"
+    RECORD = "record"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ PADDED_ELEMENTS = 1 << 21
 SMALL_ELEMENTS, SHARED_WIDTH = 1 << 16, 64
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
 BLOCK_ELEMENTS = 1 << 20
+#: In this round, which no run has, a task's stream gives its records keys of their own.
+RECORD_KEYS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,6 +74,32 @@ class Block:
         parts = (self.ids, self.X, self.y, self.weight, self.keys, self.group)
         return Block(*(part[at] for part in parts))
 
+    @property
+    def counts(self) -> Integers:
+        """How many rows each task has, padding left out."""
+        return np.asarray((self.weight > 0).sum(axis=1))
+
+    def records(self) -> Block:
+        """Return each row as a task of one row, in order; padding, and rows of no weight, are left out.
+
+        A record has its task's name and group, and a key of its own, by its place in its task.
+
+        Examples
+        --------
+        >>> tasks = Tasks.from_list([[[0.5]], [[1.0], [2.0]]], [[1.0], [2.0, 4.0]], ["a", "b"])
+        >>> records = next(tasks.blocks()).records()
+        >>> records.ids.tolist(), records.y.tolist()
+        (['a', 'b', 'b'], [[1.0], [2.0], [4.0]])
+        """
+        flat = self.weight.shape[0] * self.weight.shape[1]
+        kept = np.flatnonzero(self.weight.reshape(flat) > 0)
+        task, place = np.divmod(kept, max(1, self.weight.shape[1]))
+        X, y, weight = (
+            part.reshape(flat, 1, *part.shape[2:])[kept] for part in (self.X, self.y, self.weight)
+        )
+        keys = _words(self.keys, RECORD_KEYS, self.weight.shape[1]).view(np.uint64)[task, place]
+        return Block(self.ids[task], X, y, weight, keys, self.group[task])
+
 
 def local_key(seed: int, task: object) -> np.uint64:
     """Return a task's own key, a function of the seed and the task's name only."""
@@ -101,6 +129,12 @@ def local_uniforms(keys: A, round: int | A, count: int) -> A:
     >>> bool((local_uniforms(keys[1:], round=3, count=4) == both[1:]).all())
     True
     """
+    drawn: A = to_uniforms(_words(keys, round, count))
+    return drawn
+
+
+def _words(keys: A, round: int | A, count: int) -> Any:
+    """Draw the words that `local_uniforms` makes numbers of."""
     xp = namespace(keys)
     words: Any = np.asarray(keys).view(np.int64) if xp is np else keys
     position = xp.arange(1, count + 1, dtype=xp.int64, **({} if xp is np else {"device": words.device}))
@@ -108,8 +142,7 @@ def local_uniforms(keys: A, round: int | A, count: int) -> A:
     z = words[:, None] + (first + position) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ shift_right(z, 27)) * _signed(0x94D049BB133111EB)
-    drawn: A = to_uniforms(z ^ shift_right(z, 31))
-    return drawn
+    return z ^ shift_right(z, 31)
 
 
 def _signed(word: int) -> int:

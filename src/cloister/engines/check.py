@@ -26,6 +26,7 @@ from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
+from cloister.privacy.unit import Unit
 from cloister.store.billboard import Billboard
 
 #: What tasks compute in private, step by step.
@@ -46,14 +47,22 @@ class _Faint(Gaussian):
         return channel.sensitivity(planned) / self.budget
 
 
-def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0, seed: int = 0) -> None:
+def check_algorithm(
+    algorithm: Algorithm,
+    tasks: Tasks,
+    *,
+    epsilon: float = 5.0,
+    seed: int = 0,
+    unit: Unit = Unit.task(),  # noqa: B008
+) -> None:
     """Run an algorithm through everything the library relies on; raise `AlgorithmError` on the first breach.
 
     Rows never mix, whoever's data change: of a task in the middle, the first, the last, the smallest, the
     largest; garbage in one task's data leaves its messages bounded and all others' untouched; the
     order of tasks does not matter; replay gives every task's model again, alone or together, with and
     without sampling; what is public follows from the board alone; very little noise gives the non-private
-    run; plan and board survive a round trip through a file.
+    run; plan and board survive a round trip through a file. Where the unit is a record, neither do records of
+    one task mix in what they send.
 
     Examples
     --------
@@ -65,13 +74,16 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
     >>> check_algorithm(Independent(Regression(2)), tasks)
     """
     untouched = copy.deepcopy(algorithm)
-    plan = Plan(algorithm, Gaussian(), n_tasks=len(tasks)).calibrate(epsilon)
+    plan = Plan(algorithm, Gaussian(), n_tasks=len(tasks), unit=unit).calibrate(epsilon)
     try:
         finished = run(plan, tasks, random_state=seed)
         _check_rows(plan, finished.board, tasks)
+        if unit.by_record:
+            _check_records(plan, finished.board, tasks)
         _check_files(finished, untouched)
         _check_replay(finished, tasks)
-        _check_replay(run(replace(plan, sampling=Poisson(0.5)), tasks, random_state=seed), tasks)
+        if not unit.by_record:
+            _check_replay(run(replace(plan, sampling=Poisson(0.5)), tasks, random_state=seed), tasks)
         _check_silence(plan, tasks, seed)
     except BillboardError as error:
         raise AlgorithmError(f"The board does not follow from itself: {error}") from error
@@ -87,8 +99,9 @@ def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, Sta
             yield "init", states
         if t == len(plan.rounds):
             break
-        messages, states = named(plan.algorithm.send, board.before(t), block, states)
-        yield f"send in round {t}", states | {"message": np.asarray(messages)}
+        if not plan.unit.by_record:
+            messages, states = named(plan.algorithm.send, board.before(t), block, states)
+            yield f"send in round {t}", states | {"message": np.asarray(messages)}
     models = named(plan.algorithm.finish, board, block, states)
     yield "finish", models
     with suppress(InputError):  # it need not say how models predict
@@ -146,6 +159,32 @@ def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:
         turned = list(_walk(plan, board, block.take(backwards)))
         back = [(step, {name: array[::-1] for name, array in arrays.items()}) for step, arrays in turned]
         _compare(clean, back, everyone, 1e-10, "depends on the order of tasks")
+
+
+def _check_records(plan: Plan, board: Billboard, tasks: Tasks) -> None:
+    """Refuse records whose messages depend on others, of their own task or of another."""
+    whole = next(tasks.blocks([np.arange(min(len(tasks), 64))], groups=group_positions(plan, tasks)))
+    records = whole.records()
+    everyone, backwards = np.full(len(records), True), np.arange(len(records))[::-1]
+    with np.errstate(all="ignore"):
+        clean = list(_said(plan, board, records))
+        _compare(clean, list(_said(plan, board, records)), everyone, 0.0, UNREPEATED)
+        for victim in victims(np.arange(len(records))):
+            for what, other in _changed(records, victim, garbage_too=True):
+                dirty = list(_said(plan, board, other))
+                others = np.arange(len(records)) != victim
+                _compare(clean, dirty, others, 0.0, f"mixes rows (with {what} in one record's place)")
+                _check_messages(plan, board, [arrays["message"] for _, arrays in dirty])
+        turned = list(_said(plan, board, records.take(backwards)))
+        back = [(step, {"message": arrays["message"][::-1]}) for step, arrays in turned]
+        _compare(clean, back, everyone, 1e-10, "depends on the order of records")
+
+
+def _said(plan: Plan, board: Billboard, records: Block) -> Iterator[tuple[str, States]]:
+    """Yield what records send in each round, against a given board."""
+    for t in range(len(plan.rounds)):
+        messages, _ = named(plan.algorithm.send, board.before(t), records, {})
+        yield f"send in round {t}", {"message": np.asarray(messages)}
 
 
 def _check_victim(plan: Plan, board: Billboard, clean: Walk, victim: int, what: str, changed: Block) -> None:

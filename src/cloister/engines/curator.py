@@ -16,7 +16,7 @@ from cloister.core.arrays import Floats, Integers
 from cloister.core.channel import GRID, Channel, Round
 from cloister.core.errors import AlgorithmError, InputError
 from cloister.core.lifts import Relation
-from cloister.engines.workers import Coins, Collected, GridRows, Workers
+from cloister.engines.workers import Coins, Collected, GridRows, Workers, check_sent
 from cloister.ledger import Charge, Ledger
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import Caveat
@@ -239,7 +239,10 @@ def _summed(plan: Plan, channel: Channel, collected: Collected, coins: Coins, gr
         raise InputError("Every message must be of one task on the roster that takes part in the round.")
     if len(np.unique(at)) < len(at):
         raise InputError("A task may send one message a round, which is what is paid for. Got two.")
-    channel.check_rows(collected.values)
+    check_sent(plan, channel, collected.values)
+    if plan.unit.by_record:
+        total: Floats = collected.values.sum(axis=0)
+        return total if plan.mechanism.exact else np.asarray(total * channel.steps)
     rows = collected.values if plan.mechanism.exact else collected.values / GRID
     return channel.lifted_sum(rows, groups[at])
 
@@ -297,7 +300,7 @@ def _post(
     release = Release(
         value=_perturbed(state, total, channel),
         noise=plan.noise(t, channel, shares),
-        denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
+        denominator=plan.denominator,
         share=plan.rounds[t].share,
         channel=plan.rounds[t].channels.index(channel),
         answered=None if plan.quorum is None else answered,

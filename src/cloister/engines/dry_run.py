@@ -8,7 +8,7 @@ from cloister.core.arrays import States
 from cloister.core.errors import AlgorithmError
 from cloister.core.spec import DataSpec, Target
 from cloister.core.tasks import Block, Tasks
-from cloister.engines.local import named
+from cloister.engines.local import named, sent
 from cloister.engines.workers import check_messages
 from cloister.plan.plan import Plan
 from cloister.privacy.sampling import InOrder
@@ -55,12 +55,13 @@ def _try_rounds(plan: Plan, block: Block) -> None:
         channel, declared = algorithm.channel(board), rounds[t].channels
         if channel not in declared:
             raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
-        messages, states = named(algorithm.send, board, block, states)
-        check_messages(np.shape(messages), len(block), channel.dim)
+        messages, states = sent(plan, board, block, states)
+        senders = int(block.counts.sum()) if plan.unit.by_record else len(block)
+        check_messages(np.shape(messages), senders, channel.dim)
         release = Release(
             value=np.zeros(channel.size),
             noise=plan.noise(t, channel),
-            denominator=plan.sampling.denominator(plan.n_tasks, len(rounds)),
+            denominator=plan.denominator,
             share=rounds[t].share,
             channel=declared.index(channel),
         )

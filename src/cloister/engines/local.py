@@ -122,14 +122,23 @@ class LocalWorkers:
         return np.asarray(sum(total for total, _ in sums))
 
     def collect_rows(self, board: Billboard, channel: Channel) -> Integers:
-        """Let every task do a round's work; return their messages as they leave for another machine."""
+        """Let every task do a round's work; return what leaves each for another machine.
+
+        That is its message, on the grid; where records send, the lifted sum of theirs.
+        """
         sent = self._send(
             board, partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True)
         )
-        rows = np.zeros((len(self.home), channel.dim), dtype=np.int64)
-        for index, (messages, _) in zip(self.layout, sent, strict=True):
+        by_record = self.plan.unit.by_record
+        rows = np.zeros((len(self.home), channel.size if by_record else channel.dim), dtype=np.int64)
+        for index, block, (messages, groups) in zip(self.layout, self.blocks, sent, strict=True):
             self.bad += int((~finite_rows(messages)).sum())
-            rows[index] = channel.rows(messages)
+            whole = channel.rows(messages)
+            if by_record:
+                ends = np.cumsum(block.counts)[:-1]
+                own = zip(np.split(whole, ends), np.split(groups, ends), strict=True)
+                whole = np.array([channel.whole_sum(*each) for each in own])
+            rows[index] = whole
         return rows
 
     def rejected(self) -> int:
@@ -210,7 +219,7 @@ def _listen(
     copying them again.
     """
     if coins.all():
-        messages, states = named(plan.algorithm.send, board, block, states)
+        messages, states = sent(plan, board, block, states)
         return states, False, messages
     rows = np.flatnonzero(coins)
     part = {name: array[rows] for name, array in states.items()}
@@ -228,8 +237,9 @@ def _collect(
     plan: Plan, dim: int, board: Billboard, states: States, own: bool, block: Block, coins: Coins
 ) -> tuple[States, bool, Sent]:
     states, own, messages = _listen(plan, board, states, own, block, coins)
-    check_messages(np.shape(messages), int(coins.sum()), dim)
-    return states, own, (messages, block.group[coins])
+    groups = np.repeat(block.group, block.counts) if plan.unit.by_record else block.group[coins]
+    check_messages(np.shape(messages), len(groups), dim)
+    return states, own, (messages, groups)
 
 
 def _together(sent: Sequence[Sent], dim: int) -> list[Sent]:
@@ -246,6 +256,19 @@ def _together(sent: Sequence[Sent], dim: int) -> list[Sent]:
 
 def _summed(channel: Channel, exact: bool, messages: Array, groups: Integers) -> tuple[Array, int]:
     return channel.total(messages, exact, groups), int((~finite_rows(messages)).sum())
+
+
+def sent(plan: Plan, board: Billboard, block: Block, states: States) -> tuple[Array, States]:
+    """Let the senders of a block do a round's work; records have no state, and that of their tasks stays.
+
+    Return raw messages and the tasks' new states.
+    """
+    if not plan.unit.by_record:
+        return named(plan.algorithm.send, board, block, states)
+    messages, kept = named(plan.algorithm.send, board, block.records(), {})
+    if kept:
+        raise AlgorithmError(f"Records have no states between rounds. Got {sorted(kept)} from send.")
+    return messages, states
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:

@@ -38,8 +38,9 @@ def noisy_message(
         Its `trust` says how large a share is.
     round, channel : int, Channel
         Which.
-    row : int64 array of shape (dim,)
-        The task's message, of `Channel.rows`. It is lifted, and placed by its group, here.
+    row : int64 array
+        The task's message, of `Channel.rows`: it is lifted, and placed by its group, here. Where records
+        send, the lifted sum of theirs.
     group : int
         The position of the task's public group; -1 without.
     stream : Stream
@@ -50,7 +51,7 @@ def noisy_message(
     The lifted message has the channel's sensitivity. The share is a discrete Gaussian whose variance is that
     which is priced, over `Trust.parts`.
     """
-    lifted = channel.whole_sum(row[None], np.array([group]))
+    lifted = row if plan.unit.by_record else channel.whole_sum(row[None], np.array([group]))
     return with_share(plan.trust, plan.mechanism, plan.schedule, round, channel, lifted, stream)
 
 
@@ -59,7 +60,7 @@ class RowWorkers(Workers, Protocol):
     """Workers of this process that show what each task sends."""
 
     def collect_rows(self, board: Billboard, channel: Channel) -> Integers:
-        """Let every task do a round's work; return their messages as they leave for another machine."""
+        """Let every task do a round's work; return what leaves each for another machine."""
 
 
 def with_noise_at_home(plan: Plan, workers: Workers, groups: Integers, source: Randomness) -> Workers:

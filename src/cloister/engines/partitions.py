@@ -105,6 +105,11 @@ def partition_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     """
     clusters = _named(clusters)
     _ = plan.guarantee  # a plan without a noise level says so itself
+    if plan.unit.by_record:
+        raise PlanError(
+            f"Plans of clusters protect tasks: how many records each has is not public. Got {plan.unit}. Use "
+            "Unit.task(), or a plan a cluster."
+        )
     if len(clusters) != plan.n_tasks:
         raise PlanError(f"clusters must name the plan's {plan.n_tasks} tasks. Got {len(clusters)} names.")
     plans = {}

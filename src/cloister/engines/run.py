@@ -337,6 +337,11 @@ def check_run(plan: Plan, tasks: Tasks, engine: Engine) -> None:
             "Runs that are charged or chosen among together have a trusted curator. "
             f"Got {type(plan.trust).__name__}. Use Trust.curator(), or run the plan by itself."
         )
+    if plan.unit.by_record:
+        raise PlanError(
+            f"Runs that are charged or chosen among together protect tasks. Got {plan.unit}. Run the plan by "
+            "itself, or give it Unit.task()."
+        )
     check_groups(plan, tasks.roster)
     try_plan(plan, tasks)
     with engine.workers(plan, tasks, public_seeds(tasks.ids)):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Array, Integers, States, Words
 from cloister.core.channel import GRID, Channel
-from cloister.core.errors import AlgorithmError, InputError, PlanError
+from cloister.core.errors import AlgorithmError, InputError, PlanError, PrivateDataError
 from cloister.core.roster import NO_GROUP, Roster
 from cloister.core.tasks import Tasks
 from cloister.plan.plan import Plan
@@ -105,12 +105,13 @@ Coins: TypeAlias = NDArray[np.bool_]
 class GridRows:
     """Messages as they left their tasks: on the channel's grid, not summed. Private.
 
-    The curator checks each exactly, refuses a second one of a task, and lifts and sums them itself.
+    The curator checks each exactly, refuses a second one of a task, and lifts and sums them itself. Where
+    records send, what leaves a task is their lifted sum, of which the curator can check the range alone.
 
     Attributes
     ----------
-    values : int64 array of shape (messages, dim)
-        Made by `Channel.rows`.
+    values : int64 array of shape (messages, width)
+        Made by `Channel.rows`; where records send by `Channel.whole_sum`.
     tasks : sequence of int
         The position on the roster of each one's task.
     """
@@ -254,8 +255,15 @@ def rows_of(tasks: AnyTasks, engine: object) -> Tasks:
 
 
 def checked_rows(plan: Plan, tasks: AnyTasks, engine: object) -> Tasks:
-    """Return the tasks with their rows; refuse targets that are no class, to the operator alone."""
+    """Return the tasks with their rows; refuse targets that are no class, to the operator alone.
+
+    So are more records than a plan is priced for.
+    """
     rows = rows_of(tasks, engine)
+    if plan.unit.by_record and len(rows.y) > plan.senders:
+        raise PrivateDataError(
+            f"The plan is for at most {plan.senders} records. Got {len(rows.y)}. Make a plan for as many."
+        )
     if plan.algorithm.rows is not None:
         plan.algorithm.rows.check_labels(rows.X, rows.y)
     return rows
@@ -291,22 +299,31 @@ def check_groups(plan: Plan, roster: Roster) -> None:
         )
 
 
+def check_sent(plan: Plan, channel: Channel, values: Integers) -> None:
+    """Refuse what no task can have sent on a channel, as far as that shows."""
+    if plan.unit.by_record:
+        channel.check_sums(values, plan.senders)
+    else:
+        channel.check_rows(values)
+
+
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
     """Refuse a second row of a task: it would be a message that nobody paid for."""
     if shape != (count, dim):
         raise AlgorithmError(
-            f"send must return one message a task, of shape {(count, dim)}. Got shape {tuple(shape)}."
+            f"send must return one message a row of its block, of shape {(count, dim)}. Got shape "
+            f"{tuple(shape)}."
         )
 
 
 def check_whole(plan: Plan) -> None:
-    """Refuse so many tasks that a sum of whole numbers would not fit into 64 bits."""
+    """Refuse so many messages that a sum of whole numbers would not fit into 64 bits."""
     if not plan.mechanism.exact:
         return
     for channel in {channel for round in set(plan.rounds) for channel in round.channels}:
         degree = int(channel.lift.weights(channel.dim)[1].max())
-        if plan.n_tasks * GRID**degree >= 1 << 63:
+        if plan.senders * GRID**degree >= 1 << 63:
             most = (1 << 63) // GRID**degree
             raise PlanError(
-                f"Sums on this channel are exact for fewer than {most} tasks. Got {plan.n_tasks}."
+                f"Sums on this channel are exact for fewer than {most} messages. Got {plan.senders}."
             )

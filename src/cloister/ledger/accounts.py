@@ -16,12 +16,17 @@ from cloister.ledger.charges import Account, Charge, exposure
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, merged
-from cloister.privacy.events import Cost, RelationName
+from cloister.privacy.events import Cost, RelationName, UnitName
 from cloister.privacy.guarantee import AllRuns
 from cloister.privacy.statement import rounded_down, rounded_up
 
 #: How far the sum of squares may pass the budget's, relatively, to forgive rounding.
 _TOLERANCE = 1e-12
+#: What a price for one unit says of another.
+_WHAT_FOLLOWS = {
+    ("task", "record"): ", which says of a task of k records that it is a group of k",
+    ("task", "person"): ", which says of a task of k persons that it is a group of k",
+}
 #: Below this epsilon nobody runs anything.
 _LEAST = 0.01
 
@@ -175,6 +180,12 @@ class Balance:
 
     def _check(self, cost: Cost) -> None:
         account = self.account
+        if cost.unit != account.unit:
+            raise PlanError(
+                f"This account is kept for each {account.unit}. Got a price for each {cost.unit}"
+                f"{_WHAT_FOLLOWS.get((account.unit, cost.unit), '')}. Open an account with "
+                f"unit={cost.unit!r}, or give the plan the account's unit."
+            )
         if cost.relation != account.relation:
             raise PlanError(
                 f"This account is kept under {account.relation.value!r}. Got a price under "
@@ -182,8 +193,8 @@ class Balance:
             )
         if account.n_tasks is not None and cost.n_tasks != account.n_tasks:
             raise PlanError(
-                f"This account is of {account.n_tasks} tasks. Got a plan for {cost.n_tasks}. "
-                "Open the account of these tasks."
+                f"This account is of {account.n_tasks} {account.unit}s. Got a plan for {cost.n_tasks}. "
+                "Open the account of these."
             )
         check_delta(account.delta, cost.n_tasks)
 
@@ -248,6 +259,8 @@ class Ledger:
         Who counts as a neighbour.
     n_tasks : int, optional
         Public number of tasks; plans for any other number are refused.
+    unit : {"task", "record", "person"}
+        Whose budget it is. Plans with another unit are refused.
     store : Store, optional
         Where the account is kept; by default in memory.
 
@@ -281,11 +294,12 @@ class Ledger:
     delta: float
     relation: Relation = Relation.REPLACE
     n_tasks: int | None = field(default=None, kw_only=True)
+    unit: UnitName = field(default="task", kw_only=True)
     store: Store | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         population = "tasks" if self.store is None else self.store.account.population
-        account = Account(population, self.epsilon, self.delta, self.relation, self.n_tasks)
+        account = Account(population, self.epsilon, self.delta, self.relation, self.n_tasks, self.unit)
         if self.store is None:
             object.__setattr__(self, "store", _Memory(account))
         elif self.store.account != account:
@@ -302,6 +316,7 @@ class Ledger:
         delta: float,
         n_tasks: int | None = None,
         relation: Relation = Relation.REPLACE,
+        unit: UnitName = "task",
     ) -> Ledger:
         """Open a new account in an SQLite file or on a server; its budget can never be changed.
 
@@ -318,10 +333,12 @@ class Ledger:
             Public number of tasks; plans for any other number are refused.
         relation : {"replace", "zero_out"}
             Who counts as a neighbour.
+        unit : {"task", "record", "person"}
+            Whose budget it is. Plans with another unit are refused.
         """
         from cloister.ledger.stores import create_account
 
-        account = Account(population, epsilon, delta, relation, n_tasks)
+        account = Account(population, epsilon, delta, relation, n_tasks, unit)
         return cls._over(create_account(where, account))
 
     @classmethod
@@ -342,7 +359,8 @@ class Ledger:
     @classmethod
     def _over(cls, store: Store) -> Ledger:
         account = store.account
-        return cls(account.epsilon, account.delta, account.relation, n_tasks=account.n_tasks, store=store)
+        budget = account.epsilon, account.delta, account.relation
+        return cls(*budget, n_tasks=account.n_tasks, unit=account.unit, store=store)
 
     @property
     def population(self) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from cloister.core.arrays import is_real
 from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
@@ -17,7 +17,7 @@ from cloister.core.lifts import Relation
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words
-from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
+from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent, UnitName
 from cloister.privacy.sampling import Epochs, OnePass
 
 _FORMAT = "cloister ledger 1"
@@ -37,7 +37,9 @@ class Account:
     relation : Relation
         Who counts as a neighbour.
     n_tasks : int, optional
-        Public number of tasks.
+        Public number of tasks, or of whatever the unit is.
+    unit : {"task", "record", "person"}
+        Whose budget it is: that of each task, by default, or of each record or person.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Account:
     delta: float
     relation: Relation = Relation.REPLACE
     n_tasks: int | None = None
+    unit: UnitName = "task"
 
     def __post_init__(self) -> None:
         check_name("The name of a population", self.population)
@@ -61,6 +64,8 @@ class Account:
             )
         if self.relation not in list(Relation):
             raise InputError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
+        if self.unit not in get_args(UnitName):
+            raise InputError(f"unit must be one of {', '.join(get_args(UnitName))}. Got {self.unit!r}.")
         if self.n_tasks is not None:
             if isinstance(self.n_tasks, bool) or int(self.n_tasks) != self.n_tasks or self.n_tasks < 1:
                 raise InputError(f"n_tasks must be a whole number of at least 1. Got {self.n_tasks!r}.")
@@ -72,7 +77,15 @@ class Account:
     @property
     def head(self) -> str:
         """Hash of the account, where the chain of its charges starts."""
-        return _sha256(_FORMAT, asdict(self))
+        content = asdict(self)
+        if self.unit == "task":  # accounts of before there was a choice
+            del content["unit"]
+        return _sha256(_FORMAT, content)
+
+    @property
+    def neighbours(self) -> str:
+        """Relation and unit in a word, as databases keep them: the relation alone where it is the task."""
+        return self.relation.value if self.unit == "task" else f"{self.relation.value}/{self.unit}"
 
     @property
     def mu(self) -> float:

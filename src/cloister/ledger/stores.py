@@ -352,7 +352,8 @@ def create_account(where: str | os.PathLike[str], account: Account) -> DatabaseS
                 f"{place.name} already has an account of {account.population!r}, and its budget stays as it "
                 "is. Choose another name."
             )
-        row = {**asdict(account), "relation": account.relation.value, "hash": account.head}
+        row = {**asdict(account), "relation": account.neighbours, "hash": account.head}
+        del row["unit"]
         connection.execute(insert(_accounts).values(row))
     place.finish()
     return DatabaseStore(locate(where, create=False), account)
@@ -412,8 +413,10 @@ def _decode(
 def _account(row: Sequence[Any]) -> Account:
     values = _typed(row, _ACCOUNT)
     stored = values.pop("hash")
-    account = Account(**{**values, "relation": Relation(values["relation"])})
-    if account.head != stored:
+    neighbours = values.pop("relation")
+    relation, _, unit = neighbours.partition("/")
+    account = Account(**values, relation=Relation(relation), unit=unit or "task")
+    if account.head != stored or account.neighbours != neighbours:
         raise ValueError("the budget was changed")
     return account
 

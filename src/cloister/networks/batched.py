@@ -146,6 +146,8 @@ class Batched:
             raise PlanError(
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
+        if plan.unit.by_record:
+            raise PlanError("The batched engine trains a network a task, and records send here; use Local().")
         rows, device = checked_rows(plan, tasks, self), torch.device(self.device)
         if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
             which = "" if device.index is None else f" {self.device}"

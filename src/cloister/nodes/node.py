@@ -87,7 +87,8 @@ class Work:
     def _round(self, board: Billboard, found: tuple[int, SavedState] | None) -> tuple[States, Integers]:
         """Return the state after a round, and what is sent in it."""
         channel = self.plan.algorithm.channel(board)  # its own, whatever a curator takes it to be
-        silence = np.zeros(channel.dim, dtype=np.int64)
+        numbers = channel.size if self.plan.unit.by_record else channel.dim
+        silence = np.zeros(numbers, dtype=np.int64)
         states: States = {} if found is None else _without_message(found[1].states)
         if self.rows is None:
             return states, silence

@@ -17,7 +17,7 @@ from cloister.core.arrays import Integers, States, Words
 from cloister.core.channel import Channel
 from cloister.core.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.core.roster import Roster
-from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_whole
+from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_sent, check_whole
 from cloister.nodes.messages import (
     Reply,
     ReplyKind,
@@ -207,7 +207,7 @@ class RemoteNodeWorkers:
         values = np.array([rows[name] for name in counted], dtype=np.int64)
         if self.plan.trust.at_home:
             return NoisySum(values.view(np.uint64).sum(axis=0).view(np.int64), len(counted))
-        values = values.reshape(len(counted), channel.dim)
+        values = values.reshape(len(counted), self.plan.width(channel))
         return GridRows(values, [self.places[name] for name in counted])
 
     def _fill(
@@ -346,7 +346,7 @@ class RemoteNodeWorkers:
             self.log(f"{where} is not allowed. It must have {channel.size} numbers. Got {reply.row.size}.")
             return None
         try:
-            channel.check_rows(reply.row[None])
+            check_sent(self.plan, channel, reply.row[None])
         except InputError as error:
             self.log(f"{where} is not allowed. {error}")
             return None

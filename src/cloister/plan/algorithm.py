@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from cloister.core.errors import InputError, PlanError
 from cloister.core.findings import Findings
+from cloister.core.spec import Sender
 
 if TYPE_CHECKING:
     from cloister.core.arrays import Array, Public, States
@@ -159,6 +160,16 @@ class Algorithm(ABC):
             f"A board of {type(self).__name__} has no model for a task without rows. Use replay (on the "
             "command line `cloister replay`) with the task's own rows."
         )
+
+    @property
+    def senders(self) -> frozenset[Sender]:
+        """Who can send its messages, of which a plan's unit is one: tasks, unless it says otherwise.
+
+        Where records send, `send` gets a block in which every record is a task of one row, with empty states:
+        a record's message follows from its row and the board alone. `schedule` and `release.denominator` have
+        the public number of records where they would have that of tasks. All else is of tasks.
+        """
+        return frozenset({Sender.TASK})
 
     @property
     def start_from(self) -> EarlierPrior | None:

@@ -66,7 +66,7 @@ def _check_release(plan: Plan, t: int, release: Release, channel: Channel, exact
         raise BillboardError(
             f"Release {t} does not have the shape of its channel, or is not of 64-bit floats."
         )
-    denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    denominator = plan.denominator
     tolerance = 0.0 if exact else _TINY
     priced, found = (denominator, round.share), (release.denominator, release.share)
     agree = all(map(partial(math.isclose, rel_tol=tolerance), found, priced))

@@ -76,8 +76,8 @@ class Forecast:
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
         if not self.calibrated:
-            known = f"it is known for linear models, from {FEWEST_TASKS} on"
-            return f"No forecast: too few tasks, or a network ({known})."
+            known = f"it is known for linear models of tasks as units, from {FEWEST_TASKS} on"
+            return f"No forecast: too few tasks, a network, or records as units ({known})."
         gain = "of what sharing without noise would gain"
         level = f"At rho = {self.rho:.3g} (signal over noise)"
         if self.low > 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -28,12 +28,20 @@ from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.guarantee import (
+    DOMAIN,
+    PUBLIC_GROUPS,
+    SAME_COUNTS,
+    Guarantee,
+    NoiseMade,
+    guarantee_for,
+)
 from cloister.privacy.mechanisms import Gaussian, Mechanism, Schedule
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.privacy.trust import Trust
+from cloister.privacy.unit import Unit
 from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
 
@@ -64,6 +72,9 @@ class Plan:
     trust : Trust
         Whom tasks trust with their messages: a curator who adds the noise, by default; with their sum alone,
         to which tasks add noise in shares (`Trust.secure_sum`); or nobody (`Trust.silo`).
+    unit : Unit
+        Who is protected: each task with all its records (`Unit.task`), by default, or each record of a task
+        (`Unit.record`).
     quorum : int, optional
         Where tasks answer from elsewhere: a round is posted when at least so many of them have answered, and
         the board says how many have. None posts every round, whoever is missing, and says nothing.
@@ -87,11 +98,12 @@ class Plan:
     delta: float | None = field(default=None, kw_only=True)
     caveats: tuple[str, ...] = field(default=(), kw_only=True)
     trust: Trust = field(default_factory=Trust.curator, kw_only=True)
+    unit: Unit = field(default_factory=Unit.task, kw_only=True)
     quorum: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling, "trust": Trust}
-        for part, kind in kinds.items():
+        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling}
+        for part, kind in (kinds | {"trust": Trust, "unit": Unit}).items():
             given = getattr(self, part)
             if not isinstance(given, kind):
                 raise PlanError(
@@ -99,6 +111,13 @@ class Plan:
                 )
         object.__setattr__(self, "n_tasks", _whole("n_tasks", self.n_tasks))
         self.trust.accept(self.mechanism, self.sampling, self.n_tasks)
+        self.unit.accept(self.sampling)
+        if self.unit.sender not in self.algorithm.senders:
+            raise PlanError(
+                f"Messages of {type(self.algorithm).__name__} are sent by each "
+                f"{' or '.join(sorted(self.algorithm.senders))}. Got the unit {self.unit}. Choose another of "
+                "the two."
+            )
         if self.relation not in list(Relation):
             raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
         object.__setattr__(self, "relation", Relation(self.relation))
@@ -106,9 +125,9 @@ class Plan:
         if not (isinstance(self.caveats, tuple | list) and all(isinstance(c, str) for c in self.caveats)):
             raise PlanError(f"caveats must be a tuple of sentences. Got {self.caveats!r}.")
         object.__setattr__(self, "caveats", tuple(self.caveats))
-        delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
+        delta = accounting.default_delta(self.senders) if self.delta is None else float(self.delta)
         if delta != 0 or not self.mechanism.pure:  # pure noise needs no delta
-            accounting.check_delta(delta, self.n_tasks)
+            accounting.check_delta(delta, self.senders)
         object.__setattr__(self, "delta", delta)
         if self.quorum is not None:
             object.__setattr__(self, "quorum", _whole("quorum", self.quorum))
@@ -170,16 +189,30 @@ class Plan:
         return replace(plan, mechanism=plan.mechanism.scaled(budget))
 
     @property
+    def senders(self) -> int:
+        """How many messages a round has at most: of all tasks, or of all their records; public."""
+        return self.unit.count(self.n_tasks)
+
+    @property
+    def denominator(self) -> float:
+        """The public number that stands for how many messages are in a release."""
+        return self.sampling.denominator(self.senders, len(self.rounds))
+
+    def width(self, channel: Channel) -> int:
+        """Return how many numbers leave a task on a channel: lifted ones where it sums, or adds the noise."""
+        return channel.size if self.trust.at_home or self.unit.by_record else channel.dim
+
+    @property
     def has_rounds(self) -> bool:
         """Whether anything is ever sent; if not, no noise level is needed and epsilon is 0."""
-        return bool(self.algorithm.schedule(self.n_tasks, Budget(1.0, self.mechanism.pure)))
+        return bool(self.algorithm.schedule(self.senders, Budget(1.0, self.mechanism.pure)))
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         if not self.has_rounds:
             return ()
         heard = self.mechanism.budget / self.trust.deviation(1.0, self.n_tasks)
-        return self.algorithm.schedule(self.n_tasks, Budget(heard, self.mechanism.pure))
+        return self.algorithm.schedule(self.senders, Budget(heard, self.mechanism.pure))
 
     @cached_property
     def stages(self) -> tuple[PlannedStage, ...]:
@@ -208,23 +241,23 @@ class Plan:
 
     @property
     def longest_message(self) -> int:
-        """The most numbers that leave a task in a round: lifted ones, where it adds the noise itself."""
+        """The most numbers that leave a task in a round."""
         channels = {channel for round in set(self.rounds) for channel in round.channels}
-        return max((c.size if self.trust.at_home else c.dim for c in channels), default=1)
+        return max(map(self.width, channels), default=1)
 
     @cached_property
     def schedule(self) -> Schedule:
         """What the mechanism is told before the run."""
-        return Schedule(self.rounds, self.sampling, self.n_tasks, self.relation)
+        return Schedule(self.rounds, self.sampling, self.n_tasks, self.relation, self.senders)
 
     @property
     def cost(self) -> Cost:
-        """What one task is exposed to under the plan's relation."""
+        """What one unit, a task by default, is exposed to under the plan's relation."""
         return self.cost_under(self.relation)
 
     def cost_under(self, relation: Relation) -> Cost:
-        """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
-        return self.mechanism.cost(self.schedule, Relation(relation))
+        """Return what one unit is exposed to under a relation; at worst over the channels a round may use."""
+        return self.unit.priced(self.mechanism.cost(self.schedule, Relation(relation)))
 
     @cached_property
     def prices(self) -> accounting.Prices:
@@ -247,8 +280,16 @@ class Plan:
             participation=self._participation,
             trust=self.trust.describe(self.n_tasks),
             against=self.trust.against(self.n_tasks),
-            domain=DOMAIN if self.algorithm.groups is None else f"{DOMAIN}; {PUBLIC_GROUPS}",
+            domain="; ".join(self._domain),
         )
+
+    @property
+    def _domain(self) -> Iterator[str]:
+        yield DOMAIN
+        if self.algorithm.groups is not None:
+            yield PUBLIC_GROUPS
+        if self.unit.by_record:
+            yield SAME_COUNTS
 
     def guarantee_on(self, board: Billboard) -> Guarantee:
         """Return what is promised of the run that posted a board."""
@@ -314,7 +355,7 @@ class Plan:
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
-        known = found.calibrated and self.algorithm.network is None
+        known = found.calibrated and self.algorithm.network is None and not self.unit.by_record
         needed = None if self.trust.at_home else found.tasks_needed
         return replace(found, tasks_needed=needed, calibrated=known)
 
@@ -370,8 +411,7 @@ class Plan:
         if not self.rounds:
             return 0.0
         channel = self.rounds[0].channels[0]
-        mean = self.sampling.denominator(self.n_tasks, len(self.rounds))
-        return self.noise(0, channel) * math.sqrt(channel.dim) / mean
+        return self.noise(0, channel) * math.sqrt(channel.dim) / self.denominator
 
     @cached_property
     def fingerprint(self) -> str:
@@ -429,6 +469,8 @@ class Plan:
         document: dict[str, Any] = to_document(self)
         if not self.trust.at_home:  # plans of before there was a choice keep their fingerprint
             del document["trust"]
+        if self.unit == Unit.task():
+            del document["unit"]
         return document
 
     @classmethod

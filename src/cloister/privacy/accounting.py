@@ -26,7 +26,7 @@ from cloister.privacy.accountants import (
     single_mu,
     visible_epsilon,
 )
-from cloister.privacy.events import Cost, GaussianEvent, PureEvent
+from cloister.privacy.events import Cost, GaussianEvent, PureEvent, UnitName
 from cloister.privacy.sampling import OnePass
 from cloister.privacy.statement import ceiling
 from cloister.privacy.tradeoff import Envelope, GaussianCurve, TradeOff
@@ -125,17 +125,21 @@ class Prices:
     """What an exposure costs under the relation that is claimed, and under the other at the same delta.
 
     `curve` is the trade-off curve under the relation that is claimed, where more is proven than one epsilon.
+    `unit` is who is exposed, and `units` how many of them there are at most.
     """
 
     relation: Relation
     own: Price
     other: Price
     curve: TradeOff | None = None
+    unit: UnitName = "task"
+    units: int = 1
 
     @classmethod
     def of(cls, cost_under: Callable[[Relation], Cost], relation: Relation, delta: float) -> Prices:
         own, other = cost_under(relation), cost_under(relation.other)
-        return cls(relation, price(own, delta), price(other, delta), tradeoff(own, delta=delta))
+        prices = price(own, delta), price(other, delta), tradeoff(own, delta=delta)
+        return cls(relation, *prices, own.unit, own.n_tasks)
 
 
 @lru_cache(maxsize=1024)

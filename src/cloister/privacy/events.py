@@ -18,6 +18,8 @@ from cloister.privacy.sampling import Sampling
 
 RelationName: TypeAlias = Literal["replace", "zero_out"]
 """Neighbours: a task's data replaced by any other data, or all its messages replaced by zero."""
+UnitName: TypeAlias = Literal["task", "record", "person"]
+"""Whose data differ between neighbours: a task's, one record of a task, or a person's few records."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,13 @@ class Cost:
     sampling : Sampling
         Who takes part.
     n_tasks : int
-        Public number of tasks.
+        Public number of tasks, or of whatever is the unit.
     relation : {"replace", "zero_out"}, default="replace"
         The relation that the cost is for. Gaussian and pure events carry it in their numbers, so that it
         matters only under hidden Poisson sampling, where the two worlds of ``zero_out`` are not symmetric and
         a tighter pair is proven. Gamma events are against silence and are doubled for ``replace``.
+    unit : {"task", "record", "person"}, default="task"
+        Who is exposed.
 
     Examples
     --------
@@ -154,6 +158,7 @@ class Cost:
     sampling: Sampling
     n_tasks: int
     relation: RelationName = "replace"
+    unit: UnitName = "task"
 
     def __post_init__(self) -> None:
         if self.n_tasks < 1:

@@ -11,13 +11,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from cloister.core.document import check_format
 from cloister.core.errors import InputError
 from cloister.privacy.accounting import Prices
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
-from cloister.privacy.events import RelationName
+from cloister.privacy.events import RelationName, UnitName
 from cloister.privacy.randomness import Origin
 from cloister.privacy.statement import ALL_OTHERS, Statement, percent, statement_of
 from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
@@ -132,6 +132,9 @@ PUBLIC_GROUPS = (
     "which group a task is in is public, and not protected: other data are those of a task in the same group"
 )
 
+#: Added where records send.
+SAME_COUNTS = "how many records a task has is the same in both worlds, and not protected"
+
 #: Which releases the guarantee is about.
 THIS_RUN = (
     "this is for this run alone, one fit, and for the rows as they were given to it: other runs on the same "
@@ -199,8 +202,8 @@ class Guarantee:
         Who takes part when, and who may know it.
     noise : str
         Where the noise comes from.
-    unit : str, default="task"
-        What is protected.
+    unit : {"task", "record", "person"}, default="task"
+        Who is protected.
     trust : str
         Who is trusted with what.
     other_epsilon : float, optional
@@ -218,6 +221,8 @@ class Guarantee:
         What all runs promise together that were charged to the same ledger.
     against : str
         Who cannot tell; a file says so where that is not all other tasks together.
+    units : int, optional
+        The public number of what is protected, at most, where that is not tasks.
 
     Examples
     --------
@@ -238,7 +243,7 @@ class Guarantee:
     accountant: str
     participation: str
     noise: str
-    unit: str = "task"
+    unit: UnitName = "task"
     trust: str = TRUSTED_CURATOR
     other_epsilon: float | None = None
     doubts: tuple[Caveat, ...] = ()
@@ -247,8 +252,11 @@ class Guarantee:
     scope: str = THIS_RUN
     all_runs: AllRuns | None = None
     against: str = ALL_OTHERS
+    units: int | None = None
 
     def __post_init__(self) -> None:
+        if self.unit not in get_args(UnitName):
+            raise InputError(f"unit must be one of {', '.join(get_args(UnitName))}. Got {self.unit!r}.")
         if not self.epsilon >= 0:
             raise InputError(f"epsilon must be at least 0. Got {self.epsilon!r}. Price the plan first.")
         if not 0 <= self.delta <= 1:
@@ -323,6 +331,8 @@ class Guarantee:
         out: dict[str, Any] = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self)}
         if self.against == ALL_OTHERS:
             del out["against"]
+        if self.units is None:
+            del out["units"]
         out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
         out["curve"] = None if self.curve is None else self.curve.to_dict()
         out["all_runs"] = None if self.all_runs is None else self.all_runs.to_dict()
@@ -404,6 +414,8 @@ def guarantee_for(
         accountant=prices.own.accountant,
         participation=participation,
         noise=str(made),
+        unit=prices.unit,
+        units=None if prices.unit == "task" else prices.units,
         trust=trust,
         against=against,
         other_epsilon=prices.other.epsilon,

@@ -51,6 +51,8 @@ class Schedule:
         Public number of tasks.
     relation : Relation
         The neighbours for which the noise is set.
+    messages : int
+        How many messages a sum has at most; by default one of each task.
 
     Examples
     --------
@@ -65,6 +67,11 @@ class Schedule:
     sampling: Sampling
     n_tasks: int
     relation: Relation
+    messages: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            object.__setattr__(self, "messages", self.n_tasks)
 
     def __len__(self) -> int:
         return len(self.rounds)

@@ -191,13 +191,13 @@ def bits_for(schedule: Schedule, strategy: Strategy, times: float) -> int:
     """
     channel = schedule.channel
     degree = int(channel.lift.weights(channel.dim)[1].max())
-    sums = math.log2(schedule.n_tasks * times * GRID**degree)
+    sums = math.log2(schedule.messages * times * GRID**degree)
     moved = channel.sensitivity(schedule.relation) * largest(strategy, schedule.passes)
     noise = math.log2(moved / float(channel.steps.min())) + BUDGET_BITS
     bits = min(math.floor(SUM_BITS - sums), math.floor(NOISE_BITS - noise), MOST_BITS)
     if bits < 0:
         raise PlanError(
-            f"Sums over {schedule.n_tasks} tasks and {len(schedule)} rounds do not fit into integers of "
+            f"Sums over {schedule.messages} messages and {len(schedule)} rounds do not fit into integers of "
             "64 bits. Use fewer tasks or rounds, or exact=False for research."
         )
     return bits

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-from cloister.privacy.events import RelationName
+from cloister.privacy.events import RelationName, UnitName
 
 if TYPE_CHECKING:
     from cloister.privacy.guarantee import AllRuns, Guarantee
@@ -66,9 +66,13 @@ _TESTED: dict[RelationName, str] = {
     "replace": "holds one set of data rather than any other that fits the codebook",
     "zero_out": "takes part with its data rather than stays silent",
 }
-_WORLDS: dict[RelationName, str] = {
-    "replace": "the two worlds differ in all data of one task",
-    "zero_out": "in one of the two worlds one task says only zeros",
+_WORLDS: dict[tuple[UnitName, RelationName], str] = {
+    ("task", "replace"): "the two worlds differ in all data of one task",
+    ("task", "zero_out"): "in one of the two worlds one task says only zeros",
+    ("record", "replace"): "the two worlds differ in one record of one task",
+    ("record", "zero_out"): "in one of the two worlds one record adds nothing to what its task says",
+    ("person", "replace"): "the two worlds differ in all records of one person",
+    ("person", "zero_out"): "in one of the two worlds one person's records add nothing to what is said",
 }
 #: Against whom a guarantee holds where a curator is trusted.
 ALL_OTHERS = (
@@ -234,6 +238,13 @@ def _warnings_of_others(g: Guarantee, together: AllRuns) -> Iterator[str]:
 
 
 def _who(g: Guarantee) -> str:
+    if g.unit != "task":
+        whose = "record" if g.unit == "record" else "person, with a public number of records at most,"
+        return (
+            f"each {whose} of any of the {g.n_tasks} tasks, such as a patient of a hospital, from all other "
+            "tasks and the public, but not from the task that has the rows. A task as a whole is not "
+            "protected: what its records have in common may show"
+        )
     inside = (
         "just as their task is" if g.relation == "replace" else "at the rate for a person that is said below"
     )
@@ -250,6 +261,18 @@ def _strength(g: Guarantee) -> Iterator[str]:
         f"suppose that they test whether one {g.unit} {_TESTED[g.relation]}. With 5 % false alarms they "
         f"detect it in at most {percent(g.detection())} of cases (5 % is guessing)"
     )
+    if g.unit == "task":
+        yield from _for_several_tasks(g)
+    else:
+        steps = 1 if g.relation == "replace" else 2  # a change is two by way of silence
+        rates = ((k, percent(g.detection(tasks=k * steps))) for k in (2, 3, 10))
+        whole = "; ".join(f"if {k} change at once, {rate}" for k, rate in rates)
+        yield f"For groups, such as a family or a task of a few {g.unit}s: {whole}"
+    if g.all_runs is not None:
+        yield str(g.all_runs)
+
+
+def _for_several_tasks(g: Guarantee) -> Iterator[str]:
     # Replacing what a task holds is one step under replace, and two by way of silence under zero_out.
     steps = 1 if g.relation == "replace" else 2
     rates = {k: percent(g.detection(tasks=k * steps)) for k in (1, 2, 3) if k <= g.n_tasks}
@@ -258,14 +281,13 @@ def _strength(g: Guarantee) -> Iterator[str]:
     if rates:
         each = (f"in {k} task{'s' if k > 1 else ''} it is {rate}" for k, rate in rates.items())
         yield f"For a person with rows {', '.join(each)}"
-    if g.all_runs is not None:
-        yield str(g.all_runs)
 
 
 def _details(g: Guarantee) -> tuple[tuple[str, str], ...]:
     epsilon, delta = rounded_up(g.epsilon), rounded_up(g.delta)
+    whom = f"the {g.n_tasks} tasks" if g.units is None else f"at most {g.units} {g.unit}s"
     odds = (
-        f"({epsilon}, {delta})-joint differential privacy for each of the {g.n_tasks} {g.unit}s: the "
+        f"({epsilon}, {delta})-joint differential privacy for each of {whom}: the "
         "probability of anything that the others may see changes between the two worlds by a factor of at "
         f"most {rounded_up(math.exp(min(g.epsilon, 700.0)), 3)} (e to the power of epsilon = {epsilon})"
     )
@@ -286,12 +308,13 @@ def _curve(g: Guarantee) -> str:
 
 
 def _relations(g: Guarantee) -> str:
-    own = f"{g.relation} ({_WORLDS[g.relation]})"
+    worlds = {relation: _WORLDS[g.unit, relation] for relation in _TESTED}
+    own = f"{g.relation} ({worlds[g.relation]})"
     if g.other_epsilon is None:
         return own
     other: RelationName = "zero_out" if g.relation == "replace" else "replace"
     return (
-        f"{own}; under {other} ({_WORLDS[other]}) the same noise has epsilon = {rounded_up(g.other_epsilon)} "
+        f"{own}; under {other} ({worlds[other]}) the same noise has epsilon = {rounded_up(g.other_epsilon)} "
         "at the same delta"
     )
 

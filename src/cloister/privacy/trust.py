@@ -152,10 +152,10 @@ class Trust(ABC):
         for t, round in enumerate(schedule.rounds):
             for channel in round.channels:
                 noise = self.deviation(mechanism.deviation(schedule, t, channel), n)
-                if not (largest_sum(channel, n, noise) < 2.0**63).all():
+                if not (largest_sum(channel, schedule, noise) < 2.0**63).all():
                     raise PlanError(
-                        f"The sums of {n} messages with their noise may not fit into 64 bits, which are "
-                        "added without a check. Ask for a larger epsilon, or fewer tasks."
+                        f"The sums of {schedule.messages} messages with their noise may not fit into 64 "
+                        "bits, which are added without a check. Ask for a larger epsilon, or fewer messages."
                     )
 
     def begin(self, mechanism: Mechanism, schedule: Schedule, source: Randomness) -> NoiseState:
@@ -185,10 +185,11 @@ def with_share(
     return on_grid(lifted, share, channel.steps, stream)
 
 
-def largest_sum(channel: Channel, n_tasks: int, noise: float) -> Floats:
+def largest_sum(channel: Channel, schedule: Schedule, noise: float) -> Floats:
     """Return how large each number of a noisy sum may be, in steps of the grid, from public numbers."""
     degrees = channel.lift.weights(channel.dim)[1]
-    return n_tasks * float(GRID) ** degrees + _ROOM * (noise / channel.steps + 8 * math.sqrt(n_tasks))
+    rounding = 8 * math.sqrt(schedule.n_tasks)
+    return schedule.messages * float(GRID) ** degrees + _ROOM * (noise / channel.steps + rounding)
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,7 @@ class _AlreadyNoisy(_AtHome):
             )
         noise = self.mechanism.deviation(self.schedule, self.turn, channel)
         whole = np.asarray(total)
-        largest = largest_sum(channel, n, self.trust.deviation(noise, n))
+        largest = largest_sum(channel, self.schedule, self.trust.deviation(noise, n))
         if whole.shape != largest.shape or not (np.abs(whole.astype(np.float64)) <= largest).all():
             raise InputError(
                 "A sum did not open: it is larger than messages and noise can be. One task has sent "
