@@ -18,6 +18,7 @@ from cloister.errors import AlgorithmError, PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
 from cloister.networks.batched import _DeviceBoard
+from cloister.networks.placement import Footprint
 from cloister.sampling import Everyone, FixedSize, Poisson
 from cloister.store.billboard import BoardView
 
@@ -263,6 +264,23 @@ class Shy(nn.Linear):
         if len(input) > 12:
             raise RuntimeError("too many at once")
         return super().forward(input)
+
+
+def test_the_memory_of_a_card_is_said_beforehand():
+    """A step keeps every example's 999 hidden numbers of 4 bytes, and rows stay if there is room."""
+
+    def taken(batch, block=None):
+        wide = Module(nn.Sequential(nn.Linear(3, 999), nn.Tanh(), nn.Linear(999, 3)))
+        plan = Plan(FedAvg(wide, Descent(0.1, batch=batch), rounds=1), NoNoise(), n_tasks=M)
+        return Batched("cuda", block=block).footprint(plan, TASKS)
+
+    few, more = taken(4), taken(24)
+    assert more.tasks == M and "15 tasks at once take about 0.00" in str(more)
+    kept = (more.task_bytes - few.task_bytes) / 20
+    assert 4 * 999 <= kept <= 4 * 1010
+    assert taken(4, block=3).peak_bytes == 3 * few.task_bytes + few.rows_bytes
+    assert "rows pass through block by block" in str(Footprint.of(8_000_000, 1000, 99, 1e7, None))
+    assert Footprint.of(1000, 1000, 99, 1e5, None).tasks == 50
 
 
 def test_what_a_layer_says_when_it_fails_comes_with_its_name_and_how_many_tasks():

@@ -42,6 +42,7 @@ from cloister.networks.network_inputs import RowKind
 from cloister.networks.placement import (
     Bucket,
     Fetched,
+    Footprint,
     OrderedMap,
     buckets_of,
     free_memory,
@@ -50,6 +51,7 @@ from cloister.networks.placement import (
     stored_like,
 )
 from cloister.networks.training import Precision, Trainer, matmul_precision
+from cloister.plan.algorithm import Network
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import SHARED_DEVICE, Caveat
 from cloister.privacy.chacha_proposals import Sampler, agrees, on_processor
@@ -68,6 +70,8 @@ CACHE = 1 << 24
 CHUNK = 1 << 19
 #: The largest piece of memory, in bytes, that the GNU C library learns from.
 LARGEST_PIECE = (1 << 25) - (1 << 16)
+#: Layers of a network that is compiled, at most: compiling takes about half a second for each.
+DEEP = 50
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,10 @@ class Batched:
         Products of 32-bit numbers in TF32, or networks in bfloat16: faster on a graphics card, less exact.
     block : int, optional
         Tasks in a block; by default as many as free memory allows.
-    compiled : bool
-        On a graphics card, compile the network: half a minute once, then two or three times faster.
+    compiled : bool, optional
+        On a graphics card, compile what a round does, once, beside recording it: a network of few layers is
+        two or three times faster. By default those of at most 50 layers are; of a deep one most of the time
+        goes to large products, and compiling takes a minute.
 
     Privacy
     -------
@@ -109,7 +115,7 @@ class Batched:
     tf32: bool = False
     bf16: bool = False
     block: int | None = None
-    compiled: bool = True
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -141,15 +147,8 @@ class Batched:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
-        network = plan.algorithm.network
-        if network is None:
-            raise PlanError(
-                f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
-            )
-        if plan.unit.by_record:
-            raise PlanError("The batched engine trains a network a task, and records send here; use Local().")
         rows, device = checked_rows(plan, tasks, self), torch.device(self.device)
-        if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+        if device.type == "cuda" and not _is_there(device):
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
@@ -157,23 +156,73 @@ class Batched:
         threads = torch.get_num_threads() if device.type == "cpu" else 1
         _keep_memory()
         with side_by_side(threads) as each:
-            precision = Precision(self.tf32, self.bf16)
-            with failures_named(plan.n_tasks):
-                network, rows = keep_features(network, rows, device, precision, self.block, each)
-                network = network.for_rows(rows.X)
-            trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
-            with failures_named(2):
-                network.on_device(trainer).settle(rows.X)
-            dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # of several models
-            batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
-            limit = self.block or min(share, _fitting(trainer, rows, batch, dim))
+            network, trainer, rows = self._prepared(plan, rows, device, each)
+            if device.type == "cuda":
+                takes = _footprint(plan, trainer, rows.X, rows.sizes, self.block)
+                limit, resident = takes.tasks, takes.rows_bytes > 0
+            else:
+                share = math.ceil(plan.n_tasks / threads)
+                limit, resident = self.block or min(share, _in_caches(plan, trainer, rows)), True
             rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
-            buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
+            buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), device, resident)
             bound = [
                 plan.algorithm.with_network(network.on_device(own))
                 for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
             ]
             yield _BatchedWorkers(plan, bound, trainer, buckets, each)
+
+    def footprint(self, plan: Plan, tasks: Tasks) -> Footprint:
+        """Return what a run would take of the card's memory; looks at shapes alone, on a machine without too.
+
+        Parameters
+        ----------
+        plan : Plan
+            Of an algorithm on a network.
+        tasks : Tasks
+            Whose sizes count, and the shape of a row.
+
+        Returns
+        -------
+        Footprint
+            Tasks in a block, and bytes. As private as the number of rows of the largest task is.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import FedAvg
+        >>> from cloister.learners import Descent, Module
+        >>> tasks = Tasks.from_arrays(np.zeros((400, 9)), np.zeros(400, dtype=int), np.arange(400) % 40)
+        >>> net = torch.nn.Sequential(torch.nn.Linear(9, 999), torch.nn.Tanh(), torch.nn.Linear(999, 2))
+        >>> algorithm = FedAvg(Module(net), Descent(0.1, batch=5), rounds=3)
+        >>> plan = Plan(algorithm, n_tasks=40).calibrate(epsilon=1.0)
+        >>> takes = Batched("cuda", block=20).footprint(plan, tasks)
+        >>> takes.tasks, round(takes.peak_bytes / 1e6)
+        (20, 12)
+        """
+        rows, device = checked_rows(plan, tasks, self), torch.device(self.device)
+        here = device if device.type == "cuda" and _is_there(device) else torch.device("cpu")
+        _, trainer, shown = self._prepared(plan, rows.select([int(rows.sizes.argmax())]), here, map)
+        return _footprint(plan, trainer, shown.X, rows.sizes, self.block)
+
+    def _prepared(
+        self, plan: Plan, rows: Tasks, device: torch.device, each: OrderedMap
+    ) -> tuple[Network, Trainer, Tasks]:
+        """Return the network that is left to train, what trains it, and the rows that it takes."""
+        network, precision = plan.algorithm.network, Precision(self.tf32, self.bf16)
+        if network is None:
+            raise PlanError(
+                f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
+            )
+        if plan.unit.by_record:
+            raise PlanError("The batched engine trains a network a task, and records send here; use Local().")
+        with failures_named(plan.n_tasks):
+            network, rows = keep_features(network, rows, device, precision, self.block, each)
+            network = network.for_rows(rows.X)
+        layers = sum(not any(layer.children()) for layer in network.net.modules())
+        compiled = layers <= DEEP if self.compiled is None else self.compiled
+        trainer = Trainer(network.net, network.loss, device, precision, compiled, network.personal)
+        with failures_named(2):
+            network.on_device(trainer).settle(rows.X)
+        return network, trainer, rows
 
 
 @lru_cache(maxsize=16)
@@ -414,16 +463,23 @@ def _keep_memory() -> None:
     torch.empty(LARGEST_PIECE, dtype=torch.uint8)
 
 
-def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
-    """Return how many tasks fit: states or messages a dozen times over, rows, and room for activations.
+def _is_there(card: torch.device) -> bool:
+    return (card.index or 0) < torch.cuda.device_count()
 
-    On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
-    """
-    rows = int(tasks.sizes.max())
-    example = RowKind.of(tasks.X).synthetic(1).to(trainer.device)
-    activations = min(batch, rows) * trainer.activations(example)
-    if trainer.device.type != "cuda":
-        touched = min(batch, rows) * row_size(tasks.X) + activations + 3 * trainer.layout.size
-        return max(1, CACHE // (4 * touched))
-    numbers = 12 * max(dim, trainer.layout.size) + 4 * rows * row_size(tasks.X) + 2 * activations
-    return max(1, int(0.4 * free_memory(trainer.device) / (4 * numbers)))
+
+def _in_caches(plan: Plan, trainer: Trainer, tasks: Tasks) -> int:
+    """Return of how many tasks the caches hold what a step touches: rows, activations, weights and slopes."""
+    rows = min(plan.algorithm.local_batch or 2**31, int(tasks.sizes.max()))
+    activations = trainer.activations(RowKind.of(tasks.X).synthetic(1))
+    return max(1, CACHE // (4 * (rows * (row_size(tasks.X) + activations) + 3 * trainer.layout.size)))
+
+
+def _footprint(plan: Plan, trainer: Trainer, X: Array, sizes: Integers, block: int | None) -> Footprint:
+    """Return what tasks take: states or messages a dozen times over, rows, and a minibatch's way back."""
+    rows, device = int(sizes.max()), trainer.device
+    dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # of several models
+    numbers = 12 * max(dim, trainer.layout.size) + 4 * rows * row_size(X)
+    kept = trainer.bytes_kept(RowKind.of(X).synthetic(1).to(device))
+    task = 4 * numbers + min(plan.algorithm.local_batch or 2**31, rows) * kept
+    free = free_memory(device) if device.type == "cuda" else math.inf
+    return Footprint.of(int(sizes.sum()) * X[:1].nbytes, task, len(sizes), free, block)

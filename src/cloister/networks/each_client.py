@@ -33,8 +33,9 @@ class _EachClient(nn.Module):
             self.in_16_bits = self._can_be_short(weights, leaves, places, shape)
         if self.in_16_bits:
             return self._each(weights, leaves, places, shape)
+        frozen = {n: p.float() for n, p in self.alone[0].named_parameters() if n not in weights}
         with torch.autocast(device, enabled=False):
-            return self._each(weights, [_in_32_bits(leaf) for leaf in leaves], places, shape)
+            return self._each(weights, [_in_32_bits(leaf) for leaf in leaves], places, shape, frozen)
 
     def _can_be_short(
         self, weights: dict[str, Tensor], leaves: list[Any], places: list[int], shape: Any
@@ -53,7 +54,14 @@ class _EachClient(nn.Module):
             return False
         return True
 
-    def _each(self, weights: dict[str, Tensor], leaves: list[Any], places: list[int], shape: Any) -> Any:
+    def _each(
+        self,
+        weights: dict[str, Tensor],
+        leaves: list[Any],
+        places: list[int],
+        shape: Any,
+        frozen: dict[str, Tensor] = {},  # noqa: B006
+    ) -> Any:
         clients, made = len(next(iter(weights.values()))), list[Any]()
 
         def one(own: dict[str, Tensor], given: list[Tensor]) -> list[Tensor]:
@@ -61,7 +69,9 @@ class _EachClient(nn.Module):
             for i, rows in zip(places, given, strict=True):
                 values[i] = rows
             inputs, named = pytree.tree_unflatten(values, shape)
-            outputs, made_of = pytree.tree_flatten(functional_call(self.alone[0], own, inputs, named))
+            outputs, made_of = pytree.tree_flatten(
+                functional_call(self.alone[0], own | frozen, inputs, named)
+            )
             made[:] = [outputs, made_of]
             return [out for out in outputs if isinstance(out, Tensor)]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import math
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from cloister.networks.each_client import run_for_each_client
+from cloister.networks.recurrent_layers import is_plain, unrolled
 
 _POOL = torch.ops.aten.max_pool2d_with_indices.out
 _POOL_BACK = torch.ops.aten.max_pool2d_with_indices_backward.grad_input
@@ -119,112 +121,6 @@ class _OneByOne(torch.autograd.Function):
 
 def _empty(shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=kind, memory_format=torch.channels_last)
-
-
-State = tuple[Tensor, ...]
-
-
-def is_plain(layer: nn.Module) -> bool:
-    """Say whether a recurrent layer is of a kind that is written out here."""
-    if type(layer) not in (nn.RNN, nn.GRU, nn.LSTM):
-        return False
-    return bool(layer.batch_first) and not any((layer.proj_size, layer.dropout))
-
-
-def unrolled(layer: nn.Module) -> type[nn.Module]:
-    """Return the class to which a plain recurrent layer is swapped."""
-    return _RECURRENT[type(layer)]
-
-
-class _Unrolled(nn.RNNBase):
-    """A recurrent layer written out step by step, with or without a client axis; each kind adds one step.
-
-    torch has one kernel for a whole sequence, and no way to run it for many clients at once. Here the input's
-    share of all steps is one batched product, and a loop over time adds what a step makes of the one before.
-    Inputs, outputs and parameters are those of torch's own layers with ``batch_first=True``.
-    """
-
-    states = 1
-
-    def step(self, seen: Tensor, recalled: Tensor, state: State) -> State:
-        """Take a step from the shares of the input and of the last step; all are (clients, examples, ...)."""
-        raise NotImplementedError
-
-    def forward(self, input: Tensor, hx: Tensor | State | None = None) -> tuple[Tensor, Tensor | State]:
-        if not isinstance(input, Tensor) or input.ndim != 3:
-            raise ValueError(f"{self.mode} takes one tensor of shape (examples, steps, features) here.")
-        weight = self._parameter("weight_hh", "l0")
-        clients = len(weight) if weight.ndim == 3 else 1
-        rows = input.reshape(clients, -1, *input.shape[1:])
-        given = None if hx is None else (hx,) if isinstance(hx, Tensor) else hx
-        ends: list[State] = []
-        for layer in range(self.num_layers):
-            ways = []
-            for back in (False, True)[: 1 + self.bidirectional]:
-                name = f"l{layer}_reverse" if back else f"l{layer}"
-                found, end = self._sweep(
-                    rows.flip(2) if back else rows, name, self._begin(rows, given, len(ends))
-                )
-                ways.append(found.flip(2) if back else found)
-                ends.append(end)
-            rows = torch.cat(ways, dim=-1)
-        last = tuple(torch.stack([end[i].flatten(0, 1) for end in ends]) for i in range(self.states))
-        return rows.flatten(0, 1), last if self.states > 1 else last[0]
-
-    def _begin(self, rows: Tensor, given: State | None, place: int) -> State:
-        shape = (*rows.shape[:2], self.hidden_size)
-        if given is None:
-            return (rows.new_zeros(shape),) * self.states
-        return tuple(part[place].reshape(shape) for part in given)
-
-    def _sweep(self, rows: Tensor, name: str, state: State) -> tuple[Tensor, State]:
-        """Go once through the steps of one layer, in one direction."""
-        read, keep = (self._parameter(part, name) for part in ("weight_ih", "weight_hh"))
-        biases = [self._parameter(part, name) if self.bias else None for part in ("bias_ih", "bias_hh")]
-        seen = _product(rows.flatten(1, 2), read, biases[0])
-        found = []
-        for now in seen.reshape(*rows.shape[:3], -1).unbind(dim=2):
-            state = self.step(now, _product(state[0], keep, biases[1]), state)
-            found.append(state[0])
-        return torch.stack(found, dim=2), state
-
-    def _parameter(self, part: str, name: str) -> Tensor:
-        found: Tensor = getattr(self, f"{part}_{name}")
-        return found
-
-
-class _RNN(_Unrolled, nn.RNN):  # type: ignore[misc]  # torch says that its own forward takes less
-    def step(self, seen: Tensor, recalled: Tensor, state: State) -> State:
-        total = seen + recalled
-        return (torch.relu(total) if self.nonlinearity == "relu" else torch.tanh(total),)
-
-
-class _GRU(_Unrolled, nn.GRU):  # type: ignore[misc]
-    def step(self, seen: Tensor, recalled: Tensor, state: State) -> State:
-        (r, z, n), (r_last, z_last, n_last) = seen.chunk(3, dim=-1), recalled.chunk(3, dim=-1)
-        fresh = torch.tanh(n + torch.sigmoid(r + r_last) * n_last)
-        kept = torch.sigmoid(z + z_last)
-        return ((1 - kept) * fresh + kept * state[0],)
-
-
-class _LSTM(_Unrolled, nn.LSTM):  # type: ignore[misc]
-    states = 2
-
-    def step(self, seen: Tensor, recalled: Tensor, state: State) -> State:
-        write, forget, fresh, show = (seen + recalled).chunk(4, dim=-1)
-        cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(write) * torch.tanh(fresh)
-        return torch.sigmoid(show) * torch.tanh(cell), cell
-
-
-_RECURRENT: dict[type[nn.Module], type[nn.Module]] = {nn.RNN: _RNN, nn.GRU: _GRU, nn.LSTM: _LSTM}
-
-
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply each client's rows, (clients, n, features), by its own weights, or by the only ones."""
-    out = rows @ weight.transpose(-1, -2)
-    if bias is None:
-        return out
-    return out + (bias[:, None] if bias.ndim == 2 else bias)
 
 
 #: Rows of a client that a kernel of ours takes at once; with more, the products of libraries are as good.
@@ -335,17 +231,62 @@ class _Guarded(nn.Embedding):
         return super().forward(input.clamp(0, self.num_embeddings - 1))
 
 
+class _FrozenLinear(nn.Linear):
+    """A frozen layer within one that runs for each client: a single product for the rows of all of them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = _ForAll.apply(input, self.weight, self.bias)
+        return out
+
+
+class _ForAll(torch.autograd.Function):
+    """Under `torch.vmap` torch adds a bias in a pass of its own, and copies what is computed for that."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(input, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.kind = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,), (weight,) = gradients, ctx.saved_tensors
+        return (gradient @ weight.to(gradient.dtype)).to(ctx.kind), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        return F.linear(inputs[0].movedim(in_dims[0] or 0, 0), *inputs[1:]), 0
+
+
 class _LayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
-        return _affine(
-            F.layer_norm(input, self.normalized_shape, None, None, self.eps), self.weight, self.bias
-        )
+        with _as_given(input):
+            out = F.layer_norm(input, self.normalized_shape, None, None, self.eps)
+        return _affine(out, self.weight, self.bias)
 
 
 class _GroupNorm(nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
-        out = F.group_norm(input, self.num_groups, None, None, self.eps)
+        with _as_given(input):
+            out = F.group_norm(input, self.num_groups, None, None, self.eps)
         return _affine(out.movedim(1, -1), self.weight, self.bias).movedim(-1, 1)
+
+
+class _OneLayerNorm(nn.LayerNorm):
+    """A layer norm of one client, or a frozen one."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight, bias = (None if w is None else w.to(input.dtype) for w in (self.weight, self.bias))
+        with _as_given(input):
+            return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+
+
+def _as_given(input: Tensor) -> AbstractContextManager[Any]:
+    """Let norms return 16 bits for 16, as all that follows takes them; they add in 32 in any case."""
+    return torch.autocast(input.device.type, enabled=False)
 
 
 class _MaxPool2d(nn.MaxPool2d):
@@ -427,8 +368,19 @@ def guard_layers(net: nn.Module) -> nn.Module:
 
 
 def _guard(layer: nn.Module) -> None:
-    if type(layer) is nn.Embedding:
-        layer.__class__ = _Guarded
+    frozen = not any(p.requires_grad for p in layer.parameters(recurse=False))
+    if type(layer) is nn.Linear and frozen:
+        layer.__class__ = _FrozenLinear
+    layer.__class__ = {nn.Embedding: _Guarded, nn.LayerNorm: _OneLayerNorm}.get(type(layer), type(layer))
+
+
+def shorten_frozen(net: nn.Module) -> None:
+    """Keep frozen parameters in bfloat16, as products take them, but those of layers with statistics."""
+    for layer in net.modules():
+        if not any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False)):
+            for parameter in layer.parameters(recurse=False):
+                if not parameter.requires_grad and parameter.dtype == torch.float32:
+                    parameter.data = parameter.data.bfloat16()
 
 
 def copied(net: nn.Module) -> nn.Module:
@@ -475,9 +427,9 @@ def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         return out
     clients = weight.shape[0]
     rows = out.reshape(clients, out.shape[0] // clients, -1, math.prod(weight.shape[1:]))
-    scaled = rows * weight.reshape(clients, 1, 1, -1)
+    scaled = rows * weight.to(out.dtype).reshape(clients, 1, 1, -1)
     if bias is not None:
-        scaled = scaled + bias.reshape(clients, 1, 1, -1)
+        scaled = scaled + bias.to(out.dtype).reshape(clients, 1, 1, -1)
     return scaled.reshape(out.shape)
 
 

@@ -17,9 +17,10 @@ from torch.utils import _pytree as pytree
 
 from cloister.core.errors import AlgorithmError, CloisterError, InputError, PlanError
 from cloister.networks.fingerprint import describe_settings
-from cloister.networks.layers import guard_layers, is_plain
+from cloister.networks.layers import guard_layers
 from cloister.networks.network_inputs import RowKind
 from cloister.networks.parameter_layout import frozen_layers, listed, ready
+from cloister.networks.recurrent_layers import is_plain
 
 #: How far an answer in a batch may be from that to a row alone, of the row's largest number: kernels round.
 MIXED = 1e-3

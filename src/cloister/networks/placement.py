@@ -127,6 +127,48 @@ def _in_order(
 
 #: How many times larger padded rows may be than those that are.
 WASTE = 1.25
+#: The shares of a graphics card's free memory that a block may take, and that rows may take which stay there.
+BLOCK_SHARE, ROWS_SHARE = 0.5, 0.4
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a run takes of a graphics card's memory, as far as shapes tell.
+
+    Attributes
+    ----------
+    tasks : int
+        Tasks in a block, computed at once.
+    task_bytes : int
+        What each of them takes: its parameters a dozen times over, its rows, and what a step keeps of a
+        minibatch on the way to its gradient.
+    rows_bytes : int
+        What the rows of all tasks take that stay on the card; 0 where they pass through it block by block.
+    free_bytes : float
+        What is free there now; infinite where there is no card to ask.
+    """
+
+    tasks: int
+    task_bytes: int
+    rows_bytes: int
+    free_bytes: float
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is taken at once, without what a library keeps for itself."""
+        return self.tasks * self.task_bytes + self.rows_bytes
+
+    def __str__(self) -> str:
+        stay = "rows stay there" if self.rows_bytes else "rows pass through block by block"
+        free = "" if math.isinf(self.free_bytes) else f" of {self.free_bytes / 1e9:.3g} that are free"
+        return f"{self.tasks} tasks at once take about {self.peak_bytes / 1e9:.3g} GB{free}; {stay}."
+
+    @classmethod
+    def of(cls, rows_bytes: int, task_bytes: int, tasks: int, free: float, block: int | None) -> Footprint:
+        """Return that of so many tasks, in blocks of that many or of as many as are to fit."""
+        fit = tasks if math.isinf(free) else max(1, min(tasks, int(BLOCK_SHARE * free / task_bytes)))
+        padded = int(rows_bytes * WASTE)
+        return cls(min(block or fit, tasks), task_bytes, padded if padded < ROWS_SHARE * free else 0, free)
 
 
 @dataclass
@@ -187,12 +229,17 @@ class Bucket:
 
 
 def buckets_of(
-    tasks: Tasks, limit: int, rate: float, seeds: Words, group: Integers, device: torch.device
+    tasks: Tasks,
+    limit: int,
+    rate: float,
+    seeds: Words,
+    group: Integers,
+    device: torch.device,
+    resident: bool,
 ) -> list[Bucket]:
     """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
     padded = padded_size(tasks.sizes)
     groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
-    resident = tasks.X.nbytes * WASTE < free_memory(device) * 0.4
     buckets = [_bucket(tasks, index, limit, rate, seeds, device, resident) for index in groups]
     return [replace(bucket, group=group[bucket.index]) for bucket in buckets]
 
@@ -225,5 +272,5 @@ def stored_like(states: Tensor, like: Tensor) -> Tensor:
     return there.pin_memory() if like.is_pinned() else there.clone()
 
 
-def free_memory(device: torch.device) -> float:
-    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
+def free_memory(card: torch.device) -> float:
+    return float(torch.cuda.mem_get_info(card)[0])

@@ -10,6 +10,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from cloister.core.tasks import local_uniforms, padded_size
 from cloister.learners.descent import FOLDS, MOST_EPOCHS, StepSolver
 from cloister.learners.learner import Part
 from cloister.learners.penalties import Penalty, Stacked
-from cloister.networks.layers import call_swapped, copied, guard_layers, swap_layers
+from cloister.networks.layers import call_swapped, copied, guard_layers, shorten_frozen, swap_layers
 from cloister.networks.network_penalties import Free
 from cloister.networks.parameter_layout import frozen_beside_trained, layout_of, ready
 from cloister.networks.recorded import Recorded
@@ -80,7 +81,11 @@ Kept = tuple[Stacked, ...]
 
 @dataclass(frozen=True)
 class Precision:
-    """How products of 32-bit numbers are computed on a graphics card."""
+    """How products of 32-bit numbers are computed on a graphics card.
+
+    With `bf16`, rows, frozen parameters and what layers put out have 16 bits; parameters that are trained,
+    their steps, outputs and losses have 32.
+    """
 
     tf32: bool = False
     bf16: bool = False
@@ -119,6 +124,8 @@ class Trainer:
     def __post_init__(self) -> None:
         self.layout = layout_of(self.net, self.personal)
         net = ready(copy.deepcopy(self.net).to(self.device))
+        if self.precision.bf16:
+            shorten_frozen(net)
         self.net, self.swapped = guard_layers(net), swap_layers(net)
         if isinstance(self.loss, nn.Module):
             self.loss = copy.deepcopy(self.loss).to(self.device)
@@ -170,7 +177,8 @@ class Trainer:
         """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
         named = dict(zip(self.layout.shapes, params, strict=True))
         one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
-        with self._borrowed, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
+        x = x.bfloat16() if self.precision.bf16 and x.is_floating_point() else x
+        with self._borrowed, self._autocast():
             if self.one_by_one:
                 each = ({name: w[k] for name, w in named.items()} for k in range(len(x)))
                 return torch.stack([one(own, rows) for own, rows in zip(each, x, strict=True)])
@@ -179,6 +187,9 @@ class Trainer:
                     return vmap(one, randomness="error")(named, x)
             named |= {name: w.expand(len(x), *w.shape) for name, w in self.beside.items()}
             return call_swapped(self.swapped, named, x)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16)
 
     def losses(self, params: Stacked, x: Tensor, y: Tensor) -> Tensor:
         """Return every example's loss, (k, n)."""
@@ -212,12 +223,31 @@ class Trainer:
 
         hooks = [layer.register_forward_hook(note) for layer in leaves]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._autocast():
                 self.net(example)
         finally:
             for hook in hooks:
                 hook.remove()
         return max(1, sum(counts))
+
+    def bytes_kept(self, example: Tensor) -> int:
+        """Return how many bytes are kept of one example on the way to its gradient."""
+        few, more = (self._bytes_kept(example.expand(1, count, *example.shape[1:])) for count in (3, 4))
+        return max(1, more - few)
+
+    def _bytes_kept(self, examples: Tensor) -> int:
+        sizes: dict[int, int] = {}
+
+        def note(saved: Tensor) -> Tensor:
+            storage = saved.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return saved
+
+        leaves = tuple(w.detach().requires_grad_() for w in self.stack(self.start[None]))
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+            held = self.outputs(leaves, examples.contiguous())  # while it lives, no memory is used twice
+        del held
+        return sum(sizes.values())
 
     def squared_gradients(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return each client's mean squared gradient at the anchor, one example at a time."""
@@ -405,7 +435,7 @@ class Loop:
         still = None if live.is_cuda else (~live).nonzero()[:, 0]
         for w, gradient, own in zip(params, self.solver.shortened(gradients), kept, strict=True):
             direction, own = self.solver.direction(w, gradient, own, corrections)
-            moved = torch.addcmul(w, rate, direction, value=-1)
+            moved = torch.addcmul(w, direction, rate, value=-1)
             if still is None:
                 moves = live.reshape(-1, *[1] * (w.ndim - 1))
                 moved = torch.where(moves, moved, w)  # 0 * inf is not 0

@@ -1,0 +1,156 @@
+"""What adapters on a public body are worth: told, kept at home, or left out, by mean test accuracy over writers.
+
+The body has seen Omniglot alone (`python -m benchmarks body`). Adapters of rank 2 stand beside its last
+convolution and its last layer, and a head on what comes out. *head* tells the head alone on features that
+stay as they are, *told* tells adapters as well, *at home* trains them but keeps them personal; each
+ends with fine-tuning at home. *alone* tells nothing, of either. Everyone visible, relation replace,
+default delta, exact noise from a seed. Step size, clip and rounds of each way and budget are chosen on
+another split of the same writers (seed 100), from the same few for all, and then scored on splits of their
+own. An image is shown once, where `frozen-accuracy` averages over nine views. `--body FILE` takes
+another body, `--seeds 2 3` other splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks import Figures, Table, Targets
+from benchmarks.body import BODY, SHARPNESS
+from benchmarks.body import load as load_body
+from benchmarks.frozen_accuracy import SETTINGS, Setting, on, with_rows
+from benchmarks.personal import load, mean_accuracy
+from cloister import Plan, Tasks
+from cloister import run as run_plan
+from cloister.algorithms import FedAvg, FineTuning, LocalOnly, ServerAverage
+from cloister.learners import Descent, Module, Quadratic
+from cloister.mechanisms import NoNoise
+from harness.cells import Cells, Json
+
+NAME = "adapters-accuracy"
+DATA = ("femnist_pmtl_test.npz", "mnist_by_writer.npz", ".cache/omniglot_body.npz")
+SEEDS, CHOOSING = range(3), 100
+EPSILONS = (1.0, 2.0, 8.0, math.inf)
+RANK = 2
+ADAPTERS = ("*.down.*", "*.up.*")
+#: Ways of telling: whether there are adapters, and what stays at home of them.
+WAYS = {"head": (False, ()), "told": (True, ()), "at_home": (True, ADAPTERS)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What each way and budget chooses on the other split."""
+
+    lr: float
+    clip: float
+    rounds: int
+
+
+CHOICES = [Choice(*one) for one in product((0.1, 0.3), (0.2, 0.6), (3, 8))]
+ALONE = [Descent(lr, batch=20, steps=150) for lr in (0.01, 0.03, 0.1)]
+TUNING = FineTuning(Descent(0.03, batch=20, steps=100), Quadratic(0.5))
+
+
+class Adapted(nn.Module):
+    """A frozen layer, and beside it one of low rank that starts at zero."""
+
+    def __init__(self, base: nn.Conv2d | nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down: nn.Module
+        self.up: nn.Module
+        if isinstance(base, nn.Conv2d):
+            self.down = nn.Conv2d(base.in_channels, RANK, base.kernel_size, padding=base.padding, bias=False)
+            self.up = nn.Conv2d(RANK, base.out_channels, 1, bias=False)
+        else:
+            self.down = nn.Linear(base.in_features, RANK, bias=False)
+            self.up = nn.Linear(RANK, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+class Scaled(nn.Module):
+    """The direction of features, as long as they were when the body was trained."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return SHARPNESS * F.normalize(features, dim=1)
+
+
+def network(body: Path, classes: int, adapted: bool) -> nn.Module:
+    """Return the body, frozen, with a head that starts at zero, and with adapters or without."""
+    layers = list(load_body(body).requires_grad_(False))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the public start
+        if adapted:
+            last = max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Conv2d))
+            layers[last], layers[-1] = Adapted(layers[last]), Adapted(layers[-1])
+        head = nn.Linear(layers[-1].base.out_features if adapted else layers[-1].out_features, classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return nn.Sequential(*layers, Scaled(), head)
+
+
+def images(setting: Setting, seed: int) -> tuple[Tasks, Tasks]:
+    """Return training and test images of a split, ink 1 on 0."""
+    parts = (setting.ink(part) for part in load(setting.name, seed))
+    train, test = (with_rows(part, part.X.reshape(len(part.X), 1, 28, 28)) for part in parts)
+    return train, test
+
+
+def score(plan: Plan, parts: tuple[Tasks, Tasks], seed: int, device: str) -> float:
+    """Run a plan; return its models' mean accuracy over writers."""
+    coef = run_plan(plan, parts[0], random_state=seed, engine=on(device)).private.models["coef"]
+    return mean_accuracy(plan.algorithm.learner, parts[1], device, coef)
+
+
+def shared(learner: Module, choice: Choice, n_tasks: int, epsilon: float) -> Plan:
+    local = Descent(choice.lr, batch=20, steps=10)
+    algorithm = FedAvg(learner, local, choice.clip, choice.rounds, ServerAverage(2.0), TUNING)
+    if math.isinf(epsilon):
+        return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
+    return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
+
+
+def measure(cell: Json) -> list[float]:
+    """Return accuracies on each split, with the settings that do best on the other one."""
+    place, way, epsilon, seeds, body, device, quick = cell
+    setting, (adapted, personal) = SETTINGS[place], WAYS[way.removeprefix("alone_")]
+    learner = Module(network(Path(body), setting.classes, adapted), personal=tuple(personal))
+    other = images(setting, CHOOSING)
+    count, first = len(other[0]), slice(1 if quick else None)
+    if way.startswith("alone_"):
+        plans = [Plan(LocalOnly(learner, solver), n_tasks=count) for solver in ALONE[first]]
+    else:
+        plans = [shared(learner, choice, count, float(epsilon)) for choice in CHOICES[first]]
+    best = max(plans, key=lambda plan: score(plan, other, CHOOSING, device))
+    return [score(best, images(setting, seed), seed, device) for seed in seeds]
+
+
+def run(
+    quick: bool, device: str, cells: Cells, seeds: Sequence[int] | None = None, body: Path | None = None
+) -> tuple[Figures, Targets, Table]:
+    """Measure both data sets; quickly, one split of one, without a choice."""
+    splits = list(seeds or (range(1) if quick else SEEDS))
+    ways = [("alone_head", ""), ("alone_told", "")]
+    ways += [(way, f"{epsilon:g}") for way in WAYS for epsilon in EPSILONS[: 1 if quick else None]]
+    names = [(place, *way) for place in range(1 if quick else len(SETTINGS)) for way in ways]
+    found = cells.measured(measure, [(*one, splits, str(body or BODY), device, quick) for one in names])
+    figures: Figures = {}
+    rows = [["data", "way", "epsilon", "accuracy", "standard error"]]
+    for (place, way, epsilon), values in zip(names, found, strict=True):
+        name = SETTINGS[place].name
+        figures["_".join(filter(None, (name, way, epsilon)))] = mean = float(np.mean(values))
+        error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        rows.append([name, way.replace("_", " "), epsilon or "-", f"{mean:.4f}", f"{error:.4f}"])
+    return figures, {}, rows
