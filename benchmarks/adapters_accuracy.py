@@ -1,4 +1,4 @@
-"""What adapters on a public body are worth: told, kept at home, or left out, by mean test accuracy over writers.
+"""What adapters on a public body are worth, told, at home or left out: mean test accuracy over writers.
 
 The body has seen Omniglot alone (`python -m benchmarks body`). Adapters of rank 2 stand beside its last
 convolution and its last layer, and a head on what comes out. *head* tells the head alone on features that
