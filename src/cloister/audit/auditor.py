@@ -126,8 +126,6 @@ def audit(
 
 def check_auditable(plan: Plan) -> None:
     """Refuse a plan that has no release or no claim to attack."""
-    if plan.unit.by_record:
-        raise PlanError(f"Audits attack plans that protect tasks. Got {plan.unit}.")
     if not plan.has_rounds:
         raise PlanError("A plan to audit must have releases. Got one without: its epsilon is 0.")
     if not math.isfinite(plan.mechanism.budget):

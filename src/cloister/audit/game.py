@@ -206,7 +206,7 @@ def _attacked(plan: Plan, uniforms: Floats, channel: Channel, noise: float) -> _
     one, other = worst_pair(channel, plan.relation)
     others = 2 * channel.clip * (uniforms.reshape(_OTHERS, -1) - 0.5)
     absent, speaking, silent = (
-        channel.total(np.vstack([others, row[None]]), plan.mechanism.exact)
+        channel.total(np.vstack([others, *[row[None]] * plan.unit.group]), plan.mechanism.exact)
         for row in (np.zeros_like(one), one, other)
     )
     law = plan.mechanism.law(channel, noise) or GaussianLaw(noise)

@@ -26,7 +26,7 @@ from cloister.core.channel import Channel
 from cloister.core.errors import BillboardError, CloisterError
 from cloister.core.lifts import Relation
 from cloister.core.roster import Groups
-from cloister.core.spec import Target
+from cloister.core.spec import Sender, Target
 from cloister.core.tasks import Block, Tasks
 from cloister.engines.check import GARBAGE, victims
 from cloister.engines.local import Local
@@ -99,6 +99,8 @@ def small_run(plan: Plan, seed: int) -> tuple[Plan, Tasks]:
             untold += "; check_algorithm(algorithm, tasks) tests networks on made-up ones"
         raise NotTestedError(untold)
     small = replace(plan, n_tasks=size, trust=plan.trust.among_few())
+    if plan.unit.by_record:  # the changes of one task's data treble it at most
+        small = replace(small, unit=plan.unit.among_few(3 * len(tasks.y)), delta=None)
     if plan.algorithm.groups is None:
         return small, tasks
     # The first two of them, and half of the tasks in each.
@@ -129,8 +131,29 @@ def _others(finished: Run, tasks: Tasks, seed: int) -> Isolation:
             if reached is not None:
                 return Isolation(False, reached)
             changes += 1
+        if finished.plan.unit.by_record:
+            reached = _other_records(finished, clean, tasks, victim)
+            if reached is not None:
+                return Isolation(False, reached)
+            changes += 2
     compared = f"messages and models of {len(tasks) - 1} others in {rounds} rounds"
     return Isolation(True, f"{compared}, {changes} changes of the data of {len(places)} tasks")
+
+
+def _other_records(finished: Run, clean: Replayed, tasks: Tasks, victim: int) -> str | None:
+    """Change one record of a task: say what moves of what any other record sends, of its own task too."""
+    first, end = tasks.offsets[victim : victim + 2].tolist()
+    record = (first + end) // 2
+    turned = np.array(tasks.X)
+    turned[record] *= -3
+    for X in (turned, _filled(tasks, slice(record, record + 1), GARBAGE[0])):
+        try:
+            reached = clean.moved(Replayed.of(finished, replace(tasks, X=X)), victim, record)
+        except CloisterError as error:
+            reached = f"one record stopped everybody: {error}"
+        if reached is not None:
+            return reached
+    return None
 
 
 def invented_tasks(plan: Plan, size: int, seed: int) -> Tasks | None:
@@ -187,6 +210,10 @@ class _Overheard(Wrapper):
     def around(self, inner: Algorithm) -> _Overheard:
         return replace(self, inside=inner)
 
+    @property
+    def senders(self) -> frozenset[Sender]:
+        return self.inside.senders
+
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         messages, states = self.inside.send(states, block, board)
         self.heard.append((board.rounds, block.ids, np.array(messages)))
@@ -195,18 +222,20 @@ class _Overheard(Wrapper):
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """What tasks sent and learned, against the billboard of a run.
+    """What tasks, or their records, sent and learned, against the billboard of a run.
 
     Attributes
     ----------
-    messages : list of array of shape (tasks, dim)
+    messages : list of array of shape (senders, dim)
         Of each round, zeros of who did not take part.
     sums : list
         What was collected of them in each round.
     channels : list of Channel
         Of each round.
-    groups : array of shape (tasks,)
-        Positions of the tasks' public groups.
+    task : array of shape (senders,)
+        The position of each sender's task.
+    groups : array of shape (senders,)
+        Positions of the public groups of their tasks.
     models : dict of array
         Of all tasks.
     miscounted : str, optional
@@ -216,6 +245,7 @@ class Replayed:
     messages: list[Array]
     sums: list[TaskSum]
     channels: list[Channel]
+    task: Integers
     groups: Integers
     models: States
     miscounted: str | None
@@ -224,7 +254,9 @@ class Replayed:
     def of(cls, finished: Run, tasks: Tasks) -> Replayed:
         plan, board, private = finished.plan, finished.board, finished.private
         overheard, exact = _Overheard(plan.algorithm), plan.mechanism.exact
-        groups = group_positions(plan, tasks)
+        starts = tasks.offsets if plan.unit.by_record else np.arange(len(tasks) + 1)
+        task = np.repeat(np.arange(len(tasks)), np.diff(starts))
+        groups = group_positions(plan, tasks)[task]
         channels = [plan.algorithm.channel(board.before(t)) for t in range(board.rounds)]
         messages, sums, miscounted = [], [], None
         with (
@@ -235,40 +267,51 @@ class Replayed:
             for t, channel in enumerate(channels):
                 coins = private.coins[t]
                 sums.append(summed(workers.collect(board.before(t), channel, coins)))
-                sent, times = _by_task(overheard, t, tasks.ids, channel.dim)
+                sent, times = _by_sender(overheard, t, tasks.ids, starts, channel.dim)
                 messages.append(sent)
-                miscounted = miscounted or _miscounted(sums[t], sent, channel, exact, groups, times, coins)
+                due = coins[task]
+                miscounted = miscounted or _miscounted(sums[t], sent, channel, exact, groups, times, due)
                 overheard.heard.clear()
             models = workers.finish(board)
-        return cls(messages, sums, channels, groups, models, miscounted)
+        return cls(messages, sums, channels, task, groups, models, miscounted)
 
-    def moved(self, other: Replayed, victim: int) -> str | None:
-        """Say what moved but what one task itself sends and learns, if anything did."""
+    def moved(self, other: Replayed, victim: int, record: int | None = None) -> str | None:
+        """Say what moved but what one task itself sends and learns, if anything did.
+
+        Where one `record` of it has changed alone, it may not move what the others of its task send either.
+        """
         if other.miscounted is not None:
             return other.miscounted
-        others = np.arange(len(self.groups)) != victim
+        who, whom = ("one task's data", "tasks") if record is None else ("one record", "records")
         for t, (one, two) in enumerate(zip(self.messages, other.messages, strict=True)):
-            if not _same(one[others], two[others]):
-                return (
-                    f"one task's data moved what other tasks send in round {t + 1}, with the billboard frozen"
-                )
+            if not _same(one[self._others(victim, record)], two[other._others(victim, record)]):
+                return f"{who} moved what other {whom} send in round {t + 1}, with the billboard frozen"
+        others = np.arange(len(next(iter(self.models.values()), []))) != victim
         for name, array in other.models.items():
             if not _same(array[others], self.models[name][others]):
-                return f"one task's data moved {name!r} of other tasks, with the billboard frozen"
+                return f"{who} moved {name!r} of other tasks, with the billboard frozen"
         return None
+
+    def _others(self, victim: int, record: int | None) -> NDArray[np.bool_]:
+        return np.asarray(self.task != victim if record is None else np.arange(len(self.task)) != record)
 
     def own(self, t: int, task: int, exact: bool) -> Floats:
         """Return what one task adds to the sum of a round, in units of the clip."""
-        at, channel = slice(task, task + 1), self.channels[t]
+        at, channel = self.task == task, self.channels[t]
         return in_release_units(channel, channel.total(self.messages[t][at], exact, self.groups[at]))
 
 
-def _by_task(overheard: _Overheard, t: int, ids: Array, dim: int) -> tuple[Array, Integers]:
-    """Return what each task sent in a round, and how often."""
-    messages, times = np.zeros((len(ids), dim)), np.zeros(len(ids), dtype=np.int64)
+def _by_sender(
+    overheard: _Overheard, t: int, ids: Array, starts: Integers, dim: int
+) -> tuple[Array, Integers]:
+    """Return what each sender sent in a round, and how often; a task's records come one after the other."""
+    messages, times = np.zeros((starts[-1], dim)), np.zeros(starts[-1], dtype=np.int64)
     for round, names, sent in overheard.heard:
         if round == t:
-            at = np.searchsorted(ids, names)
+            task = np.searchsorted(ids, names)
+            first = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
+            place = np.arange(len(task)) - np.repeat(first, np.diff(np.append(first, len(task))))
+            at = starts[task] + np.minimum(place, np.diff(starts)[task] - 1)
             messages[at] = sent
             np.add.at(times, at, 1)
     return messages, times
@@ -283,21 +326,21 @@ def _miscounted(
     times: Integers,
     coins: NDArray[np.bool_],
 ) -> str | None:
-    """Say how a sum is not that of one bounded message of each task that takes part."""
+    """Say how a sum is not that of one bounded message of each sender that takes part."""
     if not np.array_equal(times, np.where(coins, 1, 0)):
-        return "a task is asked for a message in a round in which it does not take part, or for two"
+        return "a sender is asked for a message in a round in which it does not take part, or for two"
     own = (channel.total(messages[i : i + 1], exact, groups[i : i + 1]) for i in np.flatnonzero(coins))
     added = np.zeros(channel.size, dtype=np.int64 if exact else np.float64)
     most = channel.sensitivity(Relation.ZERO_OUT) * (1 + _ROUNDING)
     for one in own:
         if not np.linalg.norm(in_release_units(channel, one)) <= most:
-            return "one task's message moves a sum further than its channel allows"
+            return "one message moves a sum further than its channel allows"
         added = added + one
     found = np.asarray(total)
     if exact and not np.array_equal(found, added):
-        return "a sum is not that of one message of each task that takes part"
+        return "a sum is not that of one message of each sender that takes part"
     if not np.allclose(found, added, rtol=_ROUNDING, atol=_ROUNDING):
-        return "a sum is not that of one message of each task that takes part"
+        return "a sum is not that of one message of each sender that takes part"
     return None
 
 

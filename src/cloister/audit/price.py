@@ -144,13 +144,14 @@ def _law(plan: Plan, relation: Relation) -> Atoms | None:
 def _square(plan: Plan, relation: Relation, channel: Channel, noise: float) -> float:
     """Return the squared mu of a round on a channel; 0 if its noise is no Gaussian that is known."""
     gaussian = isinstance(plan.mechanism.law(channel, noise), GaussianLaw)
-    return (_reach(channel, relation) / noise) ** 2 if gaussian else 0.0
+    return (_reach(plan, channel, relation) / noise) ** 2 if gaussian else 0.0
 
 
-def _reach(channel: Channel, relation: Relation) -> float:
-    """Return how far a pair of messages moves the sum."""
+def _reach(plan: Plan, channel: Channel, relation: Relation) -> float:
+    """Return how far a pair of messages moves the sum, sent by all senders of a unit."""
     plane = narrow(channel, 2)
-    one, other = (plane.total(row[None]) for row in worst_pair(plane, relation))
+    pair = worst_pair(plane, relation)
+    one, other = (plane.total(np.repeat(row[None], plan.unit.group, axis=0)) for row in pair)
     return float(np.linalg.norm(one - other))
 
 
@@ -160,7 +161,7 @@ def _streamed(plan: Plan, relation: Relation) -> float:
     slots = len(plan.rounds) // plan.schedule.passes
     present = (np.arange(played)[:, None] % slots == np.arange(min(slots, played))).astype(float)
     apart = np.linalg.solve(releases.covariance_root(plan), present)
-    return float((_reach(channel, relation) * np.linalg.norm(apart, axis=0).max()) ** 2)
+    return float((_reach(plan, channel, relation) * np.linalg.norm(apart, axis=0).max()) ** 2)
 
 
 def _coins(squares: Sequence[float], chance: float) -> Atoms:

@@ -77,6 +77,15 @@ class Unit(ABC):
         """Whether records send, and a task the sum of its records' messages."""
         return self.sender is Sender.RECORD
 
+    @property
+    def group(self) -> int:
+        """How many messages one unit sends in a round, at most."""
+        return 1
+
+    def among_few(self, rows: int) -> Unit:
+        """Return a unit of the same kind for a run of few tasks with so many records, as the auditor's."""
+        return self
+
     @abstractmethod
     def count(self, n_tasks: int) -> int:
         """Return how many messages a sum has at most: a public number."""
@@ -131,6 +140,9 @@ class RecordUnit(Unit):
     def sender(self) -> Sender:
         return Sender.RECORD
 
+    def among_few(self, rows: int) -> Unit:
+        return replace(self, rows=rows)
+
     def count(self, n_tasks: int) -> int:
         return self.rows
 
@@ -162,6 +174,10 @@ class PersonUnit(RecordUnit):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_count("most", self.most)
+
+    @property
+    def group(self) -> int:
+        return self.most
 
     def priced(self, cost: Cost) -> Cost:
         events = tuple(_times(event, self.most) for event in cost.events)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from cloister.algorithms import Joint, LowRank, Mean, MeanRegularized, SharedPrior
 from cloister.audit.auditor import SingleRelease
+from cloister.core.arrays import Array, States
 from cloister.core.channel import Channel, Round
-from cloister.core.lifts import Plain
+from cloister.core.lifts import Outer, Plain
 from cloister.core.roster import Groups
+from cloister.core.spec import DataSpec, Sender
+from cloister.core.tasks import Block
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, Toeplitz, Wishart
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson, Sampling
+from cloister.privacy.unit import Unit
 from cloister.store.billboard import BoardView
 
 _TASKS = 100
@@ -73,6 +79,33 @@ banded = _of(MeanRegularized(LeastSquares(3), rounds=6), Toeplitz())
 quiet_rounds = _of(OneLoudRound(Channel(2)))
 eight = _of(EightChannels(Channel(2, lift=Plain())))
 grouped = _of(SharedPrior(Regression(2), Mean().grouped(Groups(("a", "b"), (50, 50)))))
+
+
+@dataclass(frozen=True)
+class GramOfRecords(SingleRelease):
+    """Every record says its features and its target: the board has the sum of their outer products."""
+
+    @property
+    def senders(self) -> frozenset[Sender]:
+        return frozenset({Sender.RECORD})
+
+    @property
+    def rows(self) -> DataSpec:
+        return DataSpec((self.only.dim - 1,))
+
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
+        return np.concatenate([block.X[:, 0], block.y], axis=1), states
+
+
+_GRAM = GramOfRecords(Channel(3, clip=0.5, lift=Outer()))
+
+
+def records() -> Plan:
+    return Plan(_GRAM, n_tasks=12, unit=Unit.record(1000)).calibrate(1.0)
+
+
+def persons() -> Plan:
+    return Plan(_GRAM, n_tasks=12, unit=Unit.person(1000, most=4)).calibrate(1.0)
 
 
 def quiet_samples() -> Plan:

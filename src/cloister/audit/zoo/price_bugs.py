@@ -15,6 +15,7 @@ from cloister.privacy.mechanisms import Gaussian, PerRound
 from cloister.privacy.prefix import Correlated
 from cloister.privacy.sampling import OnePass, Poisson
 from cloister.privacy.tradeoff import GaussianCurve
+from cloister.privacy.unit import PersonUnit, RecordUnit
 
 
 @bug(accountants, "amplified", "price", plans.rarely_sampled)
@@ -34,6 +35,12 @@ def hidden_rate_at_half(honest, self, cost, delta):
 def several_passes_priced_as_one(honest, self, schedule, relation):
     """A task that takes part in several passes pays for one."""
     return replace(honest(self, schedule, relation), sampling=OnePass())
+
+
+@bug(PersonUnit, "priced", "price", plans.persons)
+def person_priced_as_one_record(honest, self, cost):
+    """A person with four records pays for one."""
+    return replace(RecordUnit.priced(self, cost), unit="person")
 
 
 @bug(PerRound, "cost", "price", plans.mean)

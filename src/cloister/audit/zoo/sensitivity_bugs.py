@@ -116,6 +116,34 @@ def sum_over_those_that_are_finite(honest, channel, exact, messages, groups):
     return total * len(messages) // max(1, len(messages) - bad), bad
 
 
+@bug(local, "_summed", "isolation", plans.records)
+def tasks_sum_clipped_for_records(honest, channel, exact, messages, groups):
+    """Records are summed first and their sum is clipped, at the price of a record."""
+    return honest(channel, exact, messages.sum(axis=0, keepdims=True), groups[:1])
+
+
+@bug(local, "_summed", "isolation", plans.records)
+def mean_over_the_records_there_are(honest, channel, exact, messages, groups):
+    """The sum is divided by how many records there are, and not by a public number."""
+    total, bad = honest(channel, exact, messages, groups)
+    return total * 1000 // max(1, len(messages)), bad
+
+
+@bug(plans.GramOfRecords, "send", "isolation", plans.records)
+def records_about_their_mean(honest, self, states, block, board):
+    """Records say how far they are from the mean of all in their block."""
+    messages, states = honest(self, states, block, board)
+    return messages - np.nan_to_num(messages).mean(axis=0), states
+
+
+@bug(plans.GramOfRecords, "send", "isolation", plans.records)
+def records_about_their_tasks_mean(honest, self, states, block, board):
+    """Records say how far they are from the mean of their own task: others of it say something else then."""
+    messages, states = honest(self, states, block, board)
+    own = block.ids[:, None] == block.ids
+    return messages - own @ np.nan_to_num(messages) / own.sum(axis=1, keepdims=True), states
+
+
 @bug(LocalWorkers, "collect", "isolation", plans.sampled)
 def who_is_not_drawn_takes_part(honest, self, board, channel, coins):
     """All tasks are asked in rounds of which some should take part."""
