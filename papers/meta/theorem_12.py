@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from cloister import Plan, run
+from cloister.algorithms import FTMRL
 from cloister.channel import Relation
+from cloister.datasets import Centres
 from cloister.engines import Run
 from cloister.mechanisms import NoNoise, Toeplitz, Tree
 from cloister.privacy.mechanisms import Mechanism
@@ -50,17 +52,16 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def published(tasks: int, epsilon: float = EPSILON) -> Tree:
+def published(tasks: int, epsilon: float) -> Tree:
     """Return a tree with the deviation at a node that Theorem 10 prints; mu is relative to silence."""
     levels = math.floor(math.log2(tasks)) + 1
     deviation = 2 * math.ceil(math.log2(tasks + 1)) * math.log(tasks) / epsilon
     return Tree(math.sqrt(levels) / deviation, exact=False)
 
 
-def streamed(tasks: int, noise: str, seed: int, epsilon: float) -> Run:
-    """Run the stream with one of the noises."""
-    data = one_centre(seed, tasks)
-    stream = SETTING.stream(data.centres.shape[1], tasks)
+def streamed(data: Centres, stream: FTMRL, noise: str, epsilon: float, seed: int) -> Run:
+    """Run a stream with one of the noises."""
+    tasks = len(data.train)
     if noise == "published":
         plan = Plan(
             stream,
@@ -82,7 +83,8 @@ def streamed(tasks: int, noise: str, seed: int, epsilon: float) -> Run:
 
 def measure(cell: Cell, options: Options) -> dict[str, float]:
     data = one_centre(cell["seed"], cell["tasks"])
-    done = streamed(cell["tasks"], cell["noise"], cell["seed"], cell["epsilon"])
+    stream = SETTING.stream(data.centres.shape[1], cell["tasks"])
+    done = streamed(data, stream, cell["noise"], cell["epsilon"], cell["seed"])
     return {
         "regret": regret(done, Envelopes.of(data.train, SETTING.lam)),
         "excess": excess_risk(done.board["average"], Envelopes.of(data.fresh, SETTING.lam)),
@@ -163,13 +165,16 @@ def claims(data: Data) -> list[Claim]:
         return judge([power <= -0.5 + 2 * error + 0.05], f"K to the {power:.2f} ± {error:.2f}")
 
     def root(what: str, noise: str) -> Outcome | None:
-        points = {e: data.get(f"{what}, {noise}, longest, ε = {e:g}") for e in (*OTHERS[:2], EPSILON)}
-        if not all(points.values()):
+        """From 1 to the largest ε at which noise is seen at all: by two standard errors."""
+        last = data["tasks"][-1]
+        silent, error = data[f"{what}, none, {last} tasks"]
+        points = {e: data[f"{what}, {noise}, longest, ε = {e:g}"] for e in sorted((EPSILON, *OTHERS))}
+        part = {e: v - silent for e, (v, own) in points.items() if v - silent > 2 * math.hypot(own, error)}
+        if len(part) < 2:
             return None
-        first, last = points[OTHERS[0]], points[EPSILON]
-        silent = data[f"{what}, none, {data['tasks'][-1]} tasks"][0]
-        power = math.log((last[0] - silent) / (first[0] - silent)) / math.log(EPSILON / OTHERS[0])
-        return judge([power <= -0.45], f"ε to the {power:.2f}, from 1 to 10")
+        first, *_, most = part
+        power = math.log(part[most] / part[first]) / math.log(most / first)
+        return judge([power <= -0.45], f"ε to the {power:.2f}, from {first:g} to {most:g}")
 
     both = (("regret", "Theorem 12: the regret"), ("excess", "Theorem 13: the excess risk"))
     found = []
