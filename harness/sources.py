@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 #: What of a figure's module tells what was measured, from kept results: it may say so otherwise later.
-SHOWS = {"NOT_COVERED", "claims", "draw", "finding"}
+SHOWS = {"NOT_COVERED", "claims", "draw", "finding", "table"}
 
 
 def data_file(name: str) -> Path:

@@ -55,14 +55,13 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
 
 
 def described(figure: Figure, cells: list[Cell], data: dict[str, Any]) -> Record:
-    """Return what a record says of a figure: its data, its seeds, and its table for other pages."""
+    """Return what a record says of a figure: its data, its seeds, and a table that another page has."""
     elsewhere = getattr(figure.module, "elsewhere", None)
-    rows = elsewhere(data) if elsewhere else [COLUMNS, *figure.module.table(data)]
     return {
         "name": figure.name,
         "data": data,
         "seeds": len({cell["seed"] for cell in cells if "seed" in cell}),
-        "tables": {figure.name: [list(row) for row in rows]},
+        "tables": {figure.name: [list(row) for row in elsewhere(data)]} if elsewhere else {},
     }
 
 

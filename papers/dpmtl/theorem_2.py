@@ -81,7 +81,7 @@ def table(data: Data) -> list[Row]:
         for place, epsilon in enumerate(data["claimed"]):
             true, ratio = (data[delta][what][place] for what in ("true", "ratio"))
             needs = f"σ / {ratio:.2f} is enough" if ratio > 1 else f"σ · {1 / ratio:.2f} is needed"
-            rows.append((f"δ = {delta}", f"ε = {epsilon:g}", f"true ε = {true:.3g}", needs, ""))
+            rows.append((f"its noise, δ = {delta}", "", f"ε = {epsilon:g}", f"ε = {true:.3g}, {needs}", ""))
     for place, epsilon in enumerate(data["epsilon"]):
         texts = [say(data[name][place]) for name in ("stated", "needed", "ours")]
         rows.append((f"School, nMSE at ε = {epsilon:g}", "", *texts))
@@ -123,11 +123,13 @@ def claims(data: Data) -> list[Claim]:
         Claim(
             "Theorem 2: with σ = 8B√(T log 1/δ)/(εm) Algorithm 1 is (ε, δ)-JDP, for any ε > 0",
             "",
+            None,
             judge([true <= claimed for claimed, true in places], told),
         ),
         Claim(
             "is that about the noise that is needed (within a factor of 2, at ε = 1)?",
             "",
+            None,
             judge(
                 [ratio < 2 for ratio in ratios],
                 f"{min(ratios):.1f} to {max(ratios):.1f} times what is needed",

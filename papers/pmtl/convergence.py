@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from cloister import Plan, Tasks
 from cloister.algorithms import Increment, Offset, Personalized
 from cloister.channel import Relation
@@ -76,6 +78,20 @@ def states_over_rounds(done: Run, tasks: Tasks, engine: Engine) -> Iterator[tupl
             yield board["mean"], workers.save_state().states["weights"]
             if t < done.board.rounds:
                 workers.listen(board, done.private.coins[t])
+
+
+def steps_over_rounds(done: Run, tasks: Tasks, engine: Engine) -> Iterator[Array]:
+    """Yield each task's step in every round: of those that sit it out the one that they would make."""
+    with engine.workers(done.plan, tasks, done.private.seeds) as workers:
+        workers.start(done.board.before(0))
+        for t, coins in enumerate(done.private.coins):
+            before = workers.save_state()
+            weights = np.array(before.states["weights"], dtype=np.float64)
+            workers.listen(done.board.before(t), np.ones_like(coins))
+            yield workers.save_state().states["weights"] - weights
+            if not coins.all():
+                workers.restore_state(before)
+                workers.listen(done.board.before(t), coins)
 
 
 def share(rate: float, epsilon: float | None, method: str) -> str:

@@ -1,10 +1,9 @@
 r"""What the figures of "Private multi-task learning" (PMTL) are made of: settings, prices, losses, tuning.
 
-What is different here: what a task says is `Offset`, because the printed form has the wrong limit; every task
-counts the same; a price is that of the plan which is run, under a relation and a knowledge of coins that are
-written beside it. Runs are seeded, so that figures come out the same again; that makes them INSECURE. Losses
-are private diagnostics, and must not leave if somebody owns the data; `cloister.evaluation.evaluate` with an
-epsilon is how to tell one.
+What is different here: every task counts the same; a price is that of the plan which is run, under a relation
+and a knowledge of coins that are written beside it. Runs are seeded, so that figures come out the same again;
+that makes them INSECURE. Losses are private diagnostics, and must not leave if somebody owns the data;
+`cloister.evaluation.evaluate` with an epsilon is how to tell one.
 
 References
 ----------
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.federated import Personalized
+from cloister.algorithms.federated import Increment, Offset, Personalized
 from cloister.algorithms.finetuning import FineTuning
 from cloister.channel import Relation
 from cloister.core.arrays import Floats
@@ -56,7 +55,7 @@ __all__ = [
 ]
 
 Tunings = Mapping[str, FineTuning | None]
-LOCAL = Local()
+LOCAL, OFFSET = Local(), Offset()
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,13 @@ class Published:
         """Noise on the sum over the clip; relative to silence, whatever the relation."""
         return self.sigma * self.per_round / self.clip
 
-    def plan(self, learner: Module, solver: Descent, lam: float = 0.1) -> Plan:
+    def plan(
+        self, learner: Module, solver: Descent, lam: float = 0.1, message: Increment | Offset = OFFSET
+    ) -> Plan:
         """Return private MTL with this panel's noise and rounds, at the paper's delta of 1/m."""
-        algorithm = Personalized(learner, solver, clip=self.clip, rounds=self.rounds, lam=lam)
+        algorithm = Personalized(
+            learner, solver, clip=self.clip, rounds=self.rounds, lam=lam, message=message
+        )
         return Plan(
             algorithm,
             Gaussian(math.sqrt(self.rounds) / self.multiplier),

@@ -80,9 +80,8 @@ def table(data: Data) -> list[Row]:
             rows.append((f"{name}, {rounds} rounds", "", f"{code}; exactly {exact}", true, ""))
     for delta in DELTAS:
         for claimed, true in zip(data["claimed"], data[f"{delta:.3g}"], strict=True):
-            rows.append(
-                (f"Theorem 1, q = m, δ = {delta:.3g}", f"ε = {claimed:g}", f"true ε = {true:.3g}", "", "")
-            )
+            label = f"Theorem 1's noise, q = m, δ = {delta:.3g}"
+            rows.append((label, "", f"ε = {claimed:g}", f"ε = {true:.3g}", ""))
     return rows
 
 
@@ -127,6 +126,7 @@ def claims(data: Data) -> list[Claim]:
         Claim(
             "Theorem 1: with q = m and σ = 4γ√(T log 1/δ)/(mε) T rounds are (ε, δ)-private, for any ε",
             "",
+            None,
             judge(
                 [true <= claimed for claimed, true in places],
                 said + (f"; false from ε = {broken[0]:g} on" if broken else ""),

@@ -45,7 +45,7 @@ from papers.pmtl.convergence import (
     share_cells,
     share_claims,
     share_rows,
-    states_over_rounds,
+    steps_over_rounds,
     summarised,
 )
 
@@ -77,7 +77,7 @@ def regressions(tasks: int, seed: int) -> Tasks:
 
 
 def measure(cell: Cell, options: Options) -> dict[str, float]:
-    """Return the mean squared gradient of who takes part: a step is the gradient times its size."""
+    """Return the mean over rounds and tasks of a squared gradient: a step is the gradient times its size."""
     torch.manual_seed(cell["seed"])
     learner = Module(nn.Sequential(nn.Linear(DIM, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)), nn.MSELoss())
     tasks, found = regressions(cell["tasks"], cell["seed"]), {}
@@ -85,9 +85,8 @@ def measure(cell: Cell, options: Options) -> dict[str, float]:
     plan = partial(plan_of, cell=cell, learner=learner, rounds=cell["rounds"], **numbers)
     for method in METHODS:
         done = run(plan(method), tasks, random_state=cell["seed"], engine=Batched("cpu"))
-        walk = [own for _, own in states_over_rounds(done, tasks, Batched("cpu"))]
-        steps = np.diff(np.asarray(walk, dtype=np.float64), axis=0) / STEP
-        found[method] = digits(float((steps**2).sum() / np.asarray(done.private.coins).sum()))
+        steps = steps_over_rounds(done, tasks, Batched("cpu"))
+        found[method] = digits(float(np.mean([((step / STEP) ** 2).sum(axis=1).mean() for step in steps])))
     return found
 
 
@@ -109,7 +108,7 @@ def table(data: Data) -> list[Row]:
     rows: list[Row] = [
         (f"{key}: mean squared gradient", "", published, true, "") for key, published, true in texts
     ]
-    return rows + share_rows(data, "mean squared gradient of who takes part")
+    return rows + share_rows(data, "mean squared gradient")
 
 
 def draw(data: Data, figure: Any) -> None:

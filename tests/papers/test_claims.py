@@ -13,7 +13,7 @@ from harness import catalog
 from papers import pages
 from papers.figure import Claim, Figure, Options, Outcome, Verdict, count, figures, judge, together
 from papers.mpmtl import figure_4, figure_9, figure_12, tradeoff
-from papers.pmtl import theorem_3, writers
+from papers.pmtl import convergence, theorem_3, writers
 
 FIGURES = figures()
 KEPT = {name: catalog.record(name) for name in FIGURES if catalog.record(name)}
@@ -108,6 +108,8 @@ def test_theorem_3_is_judged_as_printed_too():
     ]:
         data[f"{m} tasks, {T} rounds, {said}, true"] = [1 / (m * T), 0.0]
         data[f"{m} tasks, {T} rounds, {said}, published"] = [float(m * T), 0.0]
+    for rate, epsilon, method in product(convergence.RATES, convergence.BUDGETS, convergence.METHODS):
+        data[convergence.share(rate, epsilon, method)] = [rate, 0.0]
     for word in ("with rounds", "number of tasks"):
         assert verdicts(theorem_3.claims(data), word) == [Verdict.NO, Verdict.YES]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from cloister.engines import Batched, Local
 from cloister.errors import InputError
 from cloister.learners import EWC, Descent, Module, Quadratic
 from cloister.sampling import Poisson
+from papers.pmtl.convergence import plan_of, states_over_rounds, steps_over_rounds
 from papers.pmtl.runs import (
     CELEBA,
     FEMNIST,
@@ -103,6 +105,32 @@ def test_figure_2_shows_the_loss_that_models_had(halves, engine):
     np.testing.assert_allclose(shown.loss, losses, rtol=1e-5)
     assert shown.loss[-1] < shown.loss[0]
     assert "loss" not in repr(shown)
+
+
+# Theorems 3 and 5 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [Local(), CPU], ids=["local", "batched"])
+def test_steps_of_all_tasks_and_moves_of_those_with_a_coin(halves, engine):
+    """A step is the gradient of the task's own objective times its size, whoever takes part."""
+    cell = {"tasks": M, "epsilon": None, "rate": 0.5}
+    plan = plan_of("true", cell, learner(), step=0.1, clip=9.0, lam=0.2, rounds=4, delta=1 / M)
+    done = run(plan, halves[0], random_state=0, engine=engine)
+    walk = list(states_over_rounds(done, halves[0], engine))
+    rows = halves[0]
+    for t, step in enumerate(steps_over_rounds(done, halves[0], engine)):
+        coins = np.asarray(done.private.coins[t])
+        assert 0 < coins.sum() < M
+        np.testing.assert_allclose((walk[t + 1][1] - walk[t][1])[coins], step[coins], atol=1e-6)
+        assert not (walk[t + 1][1] - walk[t][1])[~coins].any()
+        public, own = (torch.tensor(np.asarray(part), dtype=torch.float32) for part in walk[t])
+        for k, (start, stop) in enumerate(pairwise(rows.offsets)):
+            weights = own[k].clone().requires_grad_()
+            X, y = (torch.tensor(part[start:stop]) for part in (rows.X, rows.y))
+            scores = X.float() @ weights[:18].view(3, 6).T + weights[18:]
+            loss = nn.functional.cross_entropy(scores, y.long())
+            (loss + 0.1 * ((weights - public) ** 2).sum()).backward()
+            np.testing.assert_allclose(step[k], -0.1 * weights.grad.numpy(), atol=1e-5)
 
 
 # Table 1 ----------------------------------------------------------------------------------------------------
