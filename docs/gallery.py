@@ -1,7 +1,7 @@
 """Draw the gallery: run every example of docs/gallery, keep its picture, and write docs/gallery.md.
 
-``python docs/gallery.py`` draws all of them, ``python docs/gallery.py writers`` one. The page is made of
-the files themselves, so that what it shows is what has run; a test writes it anew and compares.
+``python docs/gallery.py`` draws all of them, ``python docs/gallery.py writers`` one. The page includes the
+files themselves, so that what it shows is what has run; a test writes it anew and compares.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ NAMES = (
 )
 INTRODUCTION = """# Gallery
 
-Pictures, and the whole program that drew each: copy it, run it, change it. They need the
-extras `data` and `plots` (`writers.py` needs `torch`), and take seconds (`false_claims.py` half a minute).
-The files are beside [the first](gallery/price_of_privacy.py); `python docs/gallery.py` draws them all.
-Noise is drawn anew in every run, so that yours will differ a little.
+Pictures, and the program that drew each: copy it, run it, change it. They need the extras `data` and `plots`
+(`writers.py` needs `torch`), and take seconds (`false_claims.py` half a minute). Noise is drawn anew in
+every run.
 """
 STYLE = {
     "figure.figsize": (6.4, 3.8),
@@ -60,10 +59,11 @@ def _section(name: str) -> str:
     source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     title, _, text = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
     heading, _, says = title.rstrip(".").partition(": ")
-    code = source.split('"""', 2)[2].strip()
+    begins = ast.parse(source).body[1].lineno
     return (
         f"## {heading}\n{says[:1].upper()}{says[1:]}.\n\n{text}\n\n![{title}](gallery/{name}.png)\n\n"
-        f"```python\n{code}\n```\n"
+        f"[The program](gallery/{name}.py):\n\n"
+        f"```{{literalinclude}} gallery/{name}.py\n:lines: {begins}-\n```\n"
     )
 
 
