@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import Ledger, Plan, Tasks, run
+from cloister import Ledger, Plan, Tasks, Unit, run
 from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
+from cloister.audit.zoo.plans import GramOfRecords
+from cloister.channel import Channel, Outer
 from cloister.cluster.actor import Failure
 from cloister.cluster.driver import Actors, ClusterWorkers
 from cloister.cluster.engine import HeldShards
@@ -61,6 +63,9 @@ PLANS = {
     "mean": MEAN,
     "prior": Plan(SharedPrior(Regression(D)), Gaussian(0.9), n_tasks=M),
     "low rank": Plan(LowRank(LeastSquares(D)), Gaussian(0.9), n_tasks=M),
+    "records": Plan(
+        GramOfRecords(Channel(D + 1, lift=Outer())), Gaussian(0.9), n_tasks=M, unit=Unit.record(2000)
+    ),
 }
 
 

@@ -207,3 +207,16 @@ def test_an_account_is_of_one_unit(tmp_path):
     assert ledger.spent == pytest.approx(1.0, abs=1e-3)
     with pytest.raises(PlanError, match="Got a price for each task"):
         run(Plan(SharedPrior(Regression(2)), n_tasks=4).calibrate(1.0), TASKS, ledger=ledger)
+
+
+def test_a_run_that_was_ended_goes_on_to_the_same_board(tmp_path):
+    plan = plan_of(JointGram(rounds=3), delta=1e-6).calibrate(1.0)
+
+    def ended(posted):
+        if posted.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, TASKS, journal=tmp_path / "ours", random_state=1, progress=ended)
+    done = run(plan, TASKS, journal=tmp_path / "ours", random_state=1)
+    assert done.board.head == run(plan, TASKS, random_state=1).board.head

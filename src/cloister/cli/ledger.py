@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import Delta, Json, Neighbours, Types
+from cloister.cli.options import Delta, Json, Neighbours, Protected, Types
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
@@ -34,10 +34,11 @@ ledger_family = typer.Typer(cls=Family, no_args_is_help=True, rich_markup_mode=N
 def create(
     ledger: _Where,
     epsilon: Annotated[float, typer.Option(help="Budget of every task over all runs.")],
-    tasks: Annotated[int, typer.Option(help="Number of tasks, a public number.")],
+    tasks: Annotated[int, typer.Option(help="Public number of tasks, or of what --unit says.")],
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     population: Annotated[str, typer.Option(help="Name of the population.")] = "tasks",
+    unit: Protected = "task",
     json: Json = False,
 ) -> None:
     r"""Open an account for a population of tasks.
@@ -63,6 +64,7 @@ def create(
         delta=default_delta(tasks) if delta is None else delta,
         n_tasks=tasks,
         relation=relation,
+        unit=unit,
     )
     if json:
         return emit(_document(account.balance))
@@ -182,7 +184,7 @@ def _open(where: str, population: str | None) -> Ledger:
 
 
 def _budget(account: Account) -> str:
-    tasks = "tasks" if account.n_tasks is None else f"{account.n_tasks} tasks"
+    tasks = f"{account.unit}s" if account.n_tasks is None else f"{account.n_tasks} {account.unit}s"
     return (
         f"Account of {account.population!r}: {tasks}. Over all runs, each may spend epsilon = "
         f"{account.epsilon:g} at delta = {rounded_up(account.delta)}; neighbours: {account.relation.value}."
@@ -209,6 +211,7 @@ def _document(balance: Balance, group: int | None = None) -> dict[str, object]:
     document: dict[str, object] = {
         "population": account.population,
         "tasks": account.n_tasks,
+        "unit": account.unit,
         "relation": account.relation.value,
         "epsilon": account.epsilon,
         "delta": account.delta,

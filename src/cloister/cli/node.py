@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.options import Json, SkipMissingTargets, Types, own_value
+from cloister.cli.options import Json, Protected, SkipMissingTargets, Types, own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.core.errors import InputError
 from cloister.privacy.statement import rounded_up
@@ -43,6 +43,7 @@ def init(
     query: Annotated[str | None, typer.Option(help="SQL query, where --data is a database.")] = None,
     codebook: Annotated[Path | None, typer.Option(help="The codebook, as the operator sent it.")] = None,
     group: Annotated[str | None, typer.Option(help="This task's public group, where there are any.")] = None,
+    unit: Protected = "task",
 ) -> None:
     r"""Make a node: a folder for one task.
 
@@ -63,7 +64,8 @@ def init(
         raise InputError("A table becomes rows by a codebook. Add --codebook FILE, as the operator sent it.")
     book = None if codebook is None else str(codebook.resolve())
     settings = NodeSettings(task, _public_key(operator).hex(), group, source, query, book)
-    home = NodeFolder.create(folder, settings, epsilon=positive("--epsilon", epsilon), delta=delta)
+    budget = positive("--epsilon", epsilon)
+    home = NodeFolder.create(folder, settings, epsilon=budget, delta=delta, unit=unit)
     say(
         f"Wrote {home.folder}: the node of task {home.settings.task!r}, for you alone. Keep no copy of it "
         "where the data may not go.",
@@ -141,7 +143,9 @@ def _leaves_as(plan: Plan) -> str:
     """Say in which form a message leaves."""
     if plan.trust.masked:
         return "clipped, with this node's share of the noise, under masks that only the sum of all is rid of"
-    return "clipped, with all of the noise" if plan.trust.at_home else "clipped"
+    if plan.trust.at_home:
+        return "clipped, with all of the noise"
+    return "a sum over its records, each of them clipped" if plan.unit.by_record else "clipped"
 
 
 _TRIAL = (

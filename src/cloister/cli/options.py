@@ -16,6 +16,7 @@ import typer
 
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
+from cloister.privacy.events import UnitName
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
@@ -132,6 +133,9 @@ Detection = Annotated[
     ),
 ]
 FalseAlarms = Annotated[float, typer.Option(help="With how many false alarms; guessing detects as many.")]
+Protected = Annotated[
+    UnitName, typer.Option(help="Whose budget it is: each task, each record of one, or each person.")
+]
 Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is already there.")]

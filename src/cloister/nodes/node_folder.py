@@ -41,6 +41,7 @@ from cloister.ledger import Ledger
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import SignedRecord
 from cloister.plan.plan import Plan
+from cloister.privacy.events import UnitName
 from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
 from cloister.store.billboard import MAGIC, Billboard, scan
 from cloister.store.files import (
@@ -265,9 +266,18 @@ class NodeFolder:
 
     @classmethod
     def create(
-        cls, folder: str | os.PathLike[str], settings: NodeSettings, *, epsilon: float, delta: float
+        cls,
+        folder: str | os.PathLike[str],
+        settings: NodeSettings,
+        *,
+        epsilon: float,
+        delta: float,
+        unit: UnitName = "task",
     ) -> NodeFolder:
-        """Make a node's folder, with a new key and its own ledger of this budget over all runs."""
+        """Make a node's folder, with a new key and its own ledger of this budget over all runs.
+
+        The budget is the task's, or where the `unit` is a record or a person that of each of its own.
+        """
         home = cls(private_folder(Path(folder)))
         if (home.folder / "node.toml").exists():
             raise InputError(f"{home.folder} is a node already, and is left as it is. Choose another folder.")
@@ -279,7 +289,7 @@ class NodeFolder:
             )
         (home.folder / "ledger").unlink(missing_ok=True)  # of a node that was never made: nothing is in it
         write_private(home.folder / "key", secrets.token_bytes(KEY_BYTES))
-        Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta)
+        Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta, unit=unit)
         os.chmod(home.folder / "ledger", 0o600)
         document = {"format": _FORMAT} | {k: v for k, v in asdict(settings).items() if v is not None}
         write_private(home.folder / "node.toml", tomli_w.dumps(document).encode())

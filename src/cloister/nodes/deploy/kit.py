@@ -221,6 +221,7 @@ def create(
         epsilon=epsilon,
         delta=told.delta,
         relation=Relation(told.relation),
+        unit=told.unit,
     )
     os.chmod(deployment.state / "ledger", 0o600)
     for name, text in pages(deployment, plan).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,13 +83,14 @@ def join(
         Whether the owners accept boards whose noise comes from a seed.
     """
     told, homes = plan.guarantee, []
+    budget: dict[str, Any] = {"epsilon": 1.001 * told.epsilon, "delta": told.delta, "unit": told.unit}
     authority = deployment.folder / "certificates" / "trial-ca.crt"
     for place, rows in enumerate(parts):
         name = rows.ids[0].item()
         seed = int(seeds[place]) if len(seeds) else None
         owner = NodeSettings(task=name, operator=deployment.operator.public.hex(), seed=seed)
         folder = deployment.folder / "nodes" / str(name)
-        homes.append(NodeFolder.create(folder, owner, epsilon=1.001 * told.epsilon, delta=told.delta))
+        homes.append(NodeFolder.create(folder, owner, **budget))
         CuratorAddress(deployment.settings.address, str(authority)).save(folder)
         add_node(deployment, name, Identity.create(folder).public)
     roster = deployment.sign_roster()
