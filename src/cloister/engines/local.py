@@ -25,6 +25,7 @@ from cloister.engines.workers import (
     begins_later,
     begins_now,
     check_messages,
+    check_states,
     checked_rows,
     group_positions,
 )
@@ -266,8 +267,7 @@ def sent(plan: Plan, board: Billboard, block: Block, states: States) -> tuple[Ar
     if not plan.unit.by_record:
         return named(plan.algorithm.send, board, block, states)
     messages, kept = named(plan.algorithm.send, board, block.records(), {})
-    if kept:
-        raise AlgorithmError(f"Records have no states between rounds. Got {sorted(kept)} from send.")
+    check_states(plan, kept)
     return messages, states
 
 

@@ -316,6 +316,12 @@ def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
         )
 
 
+def check_states(plan: Plan, states: States) -> None:
+    """Refuse states of records: what a record says follows from its row and the board."""
+    if plan.unit.by_record and states:
+        raise AlgorithmError(f"Records have no states between rounds. Got {sorted(states)} from send.")
+
+
 def check_whole(plan: Plan) -> None:
     """Refuse so many messages that a sum of whole numbers would not fit into 64 bits."""
     if not plan.mechanism.exact:

@@ -33,6 +33,7 @@ from cloister.engines.workers import (
     begins_later,
     begins_now,
     check_messages,
+    check_states,
     checked_rows,
     group_positions,
 )
@@ -41,10 +42,10 @@ from cloister.networks.network_faults import failures_named
 from cloister.networks.network_inputs import RowKind
 from cloister.networks.placement import (
     Bucket,
+    Cut,
     Fetched,
     Footprint,
     OrderedMap,
-    buckets_of,
     free_memory,
     sent,
     side_by_side,
@@ -157,19 +158,27 @@ class Batched:
         _keep_memory()
         with side_by_side(threads) as each:
             network, trainer, rows = self._prepared(plan, rows, device, each)
-            if device.type == "cuda":
-                takes = _footprint(plan, trainer, rows.X, rows.sizes, self.block)
-                limit, resident = takes.tasks, takes.rows_bytes > 0
-            else:
-                share = math.ceil(plan.n_tasks / threads)
-                limit, resident = self.block or min(share, _in_caches(plan, trainer, rows)), True
-            rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
-            buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), device, resident)
+            group = group_positions(plan, rows)
+            buckets = self._cut(plan, trainer, rows, rows.sizes, threads).buckets(rows, seeds, group)
+            senders = buckets
+            if plan.unit.by_record:
+                ones = np.ones(len(rows.y), dtype=np.int64)
+                senders = self._cut(plan, trainer, rows, ones, threads).record_buckets(rows, seeds, group)
             bound = [
                 plan.algorithm.with_network(network.on_device(own))
                 for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
             ]
-            yield _BatchedWorkers(plan, bound, trainer, buckets, each)
+            yield _BatchedWorkers(plan, bound, trainer, buckets, senders, each)
+
+    def _cut(self, plan: Plan, trainer: Trainer, rows: Tasks, sizes: Integers, threads: int) -> Cut:
+        """Return how to cut tasks with so many rows into blocks."""
+        rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
+        if trainer.device.type == "cuda":
+            takes = _footprint(plan, trainer, rows.X, sizes, self.block)
+            return Cut(takes.tasks, rate, trainer.device, takes.rows_bytes > 0)
+        share = math.ceil(plan.senders / threads)
+        limit = self.block or min(share, _in_caches(plan, trainer, rows.X, sizes))
+        return Cut(limit, rate, trainer.device, resident=True)
 
     def footprint(self, plan: Plan, tasks: Tasks) -> Footprint:
         """Return what a run would take of the card's memory; looks at shapes alone, on a machine without too.
@@ -212,8 +221,6 @@ class Batched:
             raise PlanError(
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
-        if plan.unit.by_record:
-            raise PlanError("The batched engine trains a network a task, and records send here; use Local().")
         with failures_named(plan.n_tasks):
             network, rows = keep_features(network, rows, device, precision, self.block, each)
             network = network.for_rows(rows.X)
@@ -291,6 +298,8 @@ class _BatchedWorkers:
     algorithms: list[Any]
     trainer: Trainer
     buckets: list[Bucket]
+    #: Whoever sends: the tasks themselves, or their records.
+    senders: list[Bucket]
     each: OrderedMap = map
     clips: dict[Hashable, Callable[[Tensor], tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
@@ -415,11 +424,14 @@ class _BatchedWorkers:
             block = bucket.block(at, real)
             messages, states = algorithm.send(bucket.states_of(at), block, here)
             check_messages(tuple(messages.shape), len(block), dim)
+            check_states(self.plan, states)
             taken = take(messages, real, block.group)  # may be a view of states, which are put in place next
             bucket.keep(states, at, real)
             return taken
 
-        return self._over(self.buckets, coins, sent)
+        if self.plan.unit.by_record:
+            coins = np.full(sum(len(bucket.index) for bucket in self.senders), True)
+        return self._over(self.senders, coins, sent)
 
     def _over(self, buckets: list[Bucket], coins: Coins, work: Callable[..., T]) -> Iterator[T]:
         """Yield what work comes to on each block of the tasks with a coin, with an algorithm of its own."""
@@ -467,11 +479,11 @@ def _is_there(card: torch.device) -> bool:
     return (card.index or 0) < torch.cuda.device_count()
 
 
-def _in_caches(plan: Plan, trainer: Trainer, tasks: Tasks) -> int:
+def _in_caches(plan: Plan, trainer: Trainer, X: Array, sizes: Integers) -> int:
     """Return of how many tasks the caches hold what a step touches: rows, activations, weights and slopes."""
-    rows = min(plan.algorithm.local_batch or 2**31, int(tasks.sizes.max()))
-    activations = trainer.activations(RowKind.of(tasks.X).synthetic(1))
-    return max(1, CACHE // (4 * (rows * (row_size(tasks.X) + activations) + 3 * trainer.layout.size)))
+    rows = min(plan.algorithm.local_batch or 2**31, int(sizes.max()))
+    activations = trainer.activations(RowKind.of(X).synthetic(1))
+    return max(1, CACHE // (4 * (rows * (row_size(X) + activations) + 3 * trainer.layout.size)))
 
 
 def _footprint(plan: Plan, trainer: Trainer, X: Array, sizes: Integers, block: int | None) -> Footprint:

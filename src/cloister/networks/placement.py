@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloister.core.arrays import Integers, Words, as_array
-from cloister.core.roster import NO_GROUP
 from cloister.core.tasks import Block, Tasks, padded_size
 from cloister.networks.network_inputs import tensor_of
 
@@ -228,43 +227,63 @@ class Bucket:
         return home[at.to(home.device)].to(self.device, non_blocking=True)
 
 
-def buckets_of(
-    tasks: Tasks,
-    limit: int,
-    rate: float,
-    seeds: Words,
-    group: Integers,
-    device: torch.device,
-    resident: bool,
-) -> list[Bucket]:
-    """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
-    padded = padded_size(tasks.sizes)
-    groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
-    buckets = [_bucket(tasks, index, limit, rate, seeds, device, resident) for index in groups]
-    return [replace(bucket, group=group[bucket.index]) for bucket in buckets]
+@dataclass(frozen=True)
+class Cut:
+    """How tasks are cut into blocks, and where these are.
 
+    Attributes
+    ----------
+    limit : int
+        Tasks in a block, at most.
+    rate : float
+        The share of tasks that take part in a round.
+    device : torch.device
+        Where blocks are computed.
+    resident : bool
+        Whether all rows stay there.
+    """
 
-def _bucket(
-    tasks: Tasks,
-    index: NDArray[np.int64],
-    limit: int,
-    rate: float,
-    seeds: Words,
-    device: torch.device,
-    resident: bool,
-) -> Bucket:
-    expected = rate * len(index)
-    most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
-    places = math.ceil(most / math.ceil(most / limit))
-    block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
-    parts = (block.X[:, :width], block.y[:, :width], block.weight[:, :width])  # `minibatches` pads them
-    columns = [tensor_of(np.ascontiguousarray(part)) for part in (*parts, block.keys.view(np.int64))]
-    if resident:
-        columns = [column.to(device) for column in columns]
-    elif device.type == "cuda":
-        columns = [column.pin_memory() for column in columns]
-    X, y, weight, keys = columns
-    return Bucket(index, places, device, X, y, weight, keys, np.full(len(index), NO_GROUP))
+    limit: int
+    rate: float
+    device: torch.device
+    resident: bool
+
+    def buckets(self, tasks: Tasks, seeds: Words, group: Integers) -> list[Bucket]:
+        """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
+        found = []
+        for index in self._groups(tasks):
+            block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
+            parts = (block.X[:, :width], block.y[:, :width], block.weight[:, :width])  # `minibatches` pads
+            found.append(self._bucket(index, (*parts, block.keys), group[index]))
+        return found
+
+    def record_buckets(self, tasks: Tasks, seeds: Words, group: Integers) -> list[Bucket]:
+        """Return the records of tasks, each a task of one row; they are numbered as they come."""
+        found, begun = [], 0
+        for index in self._groups(tasks):
+            block = replace(next(tasks.blocks([index], seeds)), group=group[index]).records()
+            numbers = begun + np.arange(len(block))
+            begun += len(block)
+            found.append(self._bucket(numbers, (block.X, block.y, block.weight, block.keys), block.group))
+        return found
+
+    def _groups(self, tasks: Tasks) -> Iterator[Integers]:
+        padded = padded_size(tasks.sizes)
+        return (np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1])
+
+    def _bucket(self, index: Integers, parts: tuple[NDArray[Any], ...], group: Integers) -> Bucket:
+        expected = self.rate * len(index)
+        spread = 3 * math.sqrt(expected * (1 - self.rate))
+        most = min(len(index), math.ceil(expected + spread))  # more: a block more
+        places = math.ceil(most / math.ceil(most / self.limit))
+        *rows, words = parts
+        columns = [tensor_of(np.ascontiguousarray(part)) for part in (*rows, words.view(np.int64))]
+        if self.resident:
+            columns = [column.to(self.device) for column in columns]
+        elif self.device.type == "cuda":
+            columns = [column.pin_memory() for column in columns]
+        X, y, weight, keys = columns
+        return Bucket(index, places, self.device, X, y, weight, keys, group)
 
 
 def stored_like(states: Tensor, like: Tensor) -> Tensor:
