@@ -47,8 +47,8 @@ class Table:
 
     def to_survivors(self, alive=range(N)) -> Table:
         self.to_shares()
-        rows = {i: self.member(i).mask(self.offers, self.boxes[i], MESSAGE + i) for i in alive}
-        self.alive = self.curator.take_rows(rows)
+        self.rows = {i: self.member(i).mask(self.offers, self.boxes[i], MESSAGE + i) for i in alive}
+        self.alive = self.curator.take_rows(self.rows)
         return self
 
     def sign(self, place: int, alive) -> bytes:
@@ -67,7 +67,7 @@ def test_asked_again_a_task_says_the_same_bytes_at_every_step():
         assert one.share(table.offers) == two.share(table.offers)
         masked = [m.mask(table.offers, table.boxes[place], MESSAGE + place) for m in (one, two)]
         assert (masked[0] == masked[1]).all()
-        assert (masked[0] == table.curator.rows[place]).all()
+        assert (masked[0] == table.rows[place]).all()
         assert table.sign(place, table.alive) == table.sign(place, table.alive)
     signed = table.curator.take_signatures({i: table.sign(i, table.alive) for i in range(6)})
     openings = [[table.open(i, table.alive, signed) for i in range(6)] for _ in range(2)]
@@ -127,7 +127,7 @@ def test_an_attempt_does_not_go_back_and_a_round_has_one_board():
         Table(4, head=b"fork", earlier=table).member(0)
     fresh = Table(4, earlier=table).to_survivors()
     assert {o.pair for o in fresh.offers}.isdisjoint({o.pair for o in table.offers})
-    assert all((fresh.curator.rows[i] != table.curator.rows[i]).all() for i in range(N))
+    assert all((fresh.rows[i] != table.rows[i]).all() for i in range(N))
 
 
 def test_another_message_in_the_same_round_is_refused_in_every_attempt():

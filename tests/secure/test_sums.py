@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import InputError
 from cloister.privacy.trust import SecureSum
-from cloister.secure.committee import Committee, Step
+from cloister.secure.committee import Committee
+from cloister.secure.double_masking import Step
 
 STEPS = list(Step)
 

@@ -42,12 +42,13 @@ def test_masked_messages_of_three_tasks():
         [X25519PrivateKey.from_private_bytes(hkdf(bytes([16 + i]) * 32, name, setup)) for i in range(3)]
         for name in ("pair", "box")
     )
-    offers = []
+    offers, unsigned = [], []
     for i, identity in enumerate(identities):
         own = [key.public_key().public_bytes_raw() for key in (pairs[i], boxes[i])]
         signature = identity.sign(encoded("offer", setup, i, *own))
-        offers.append(i.to_bytes(4, "little") + b"".join(own) + signature)
-    keys = hashlib.sha256(encoded("keys", setup, *offers)).digest()
+        unsigned.append(i.to_bytes(4, "little") + b"".join(own))
+        offers.append(unsigned[-1] + signature)
+    keys = hashlib.sha256(encoded("keys", setup, *unsigned)).digest()
     due = [np.array([1, -2], dtype=np.int64).view(np.uint64) for _ in range(3)]
     for i, j in combinations(range(3), 2):
         shared = pairs[i].exchange(pairs[j].public_key())

@@ -28,7 +28,8 @@ from cloister.core.arrays import Words
 from cloister.core.errors import CloisterError
 from cloister.plan.plan import Plan
 from cloister.privacy.trust import SecureSum
-from cloister.secure.committee import Committee, Seen, Step
+from cloister.secure.committee import Committee, Seen
+from cloister.secure.double_masking import Step
 
 #: Words of a masked message: twice as many as two Mersenne Twisters hide behind, and a few.
 WORDS = 2 * 2 * 19_937 + 252

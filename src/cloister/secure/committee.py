@@ -5,24 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import partial
+
+import numpy as np
 
 from cloister.core.arrays import Integers, Words
 from cloister.privacy.noise_states import NoisySum
 from cloister.privacy.trust import SecureSum
 from cloister.secure import all_or_wait, double_masking
+from cloister.secure.double_masking import Step
+from cloister.secure.exchange import Exchange, said, unpacked
 from cloister.secure.primitives import identity
 from cloister.secure.session import Offer, Session, ShortMemory, Signer
-
-
-class Step(StrEnum):
-    """The messages of one attempt at a sum that tasks may drop out of."""
-
-    KEYS = "keys"
-    SHARES = "shares"
-    MESSAGE = "message"
-    SURVIVORS = "survivors"
-    OPENING = "opening"
 
 
 @dataclass
@@ -34,6 +28,13 @@ class Seen:
     boxes: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
     rows: dict[int, Words] = field(default_factory=dict, repr=False)
     openings: list[double_masking.Opening] = field(default_factory=list, repr=False)
+
+    def note(self, step: Step, told: Mapping[int, bytes]) -> None:
+        """Keep the masked messages, and the shares that were handed out."""
+        if step is Step.MESSAGE:
+            self.rows = {place: np.frombuffer(data, dtype=np.uint64) for place, data in told.items()}
+        if step is Step.OPENING:
+            self.openings = [double_masking.Opening(at, *unpacked(data, 2)) for at, data in told.items()]
 
 
 @dataclass
@@ -105,21 +106,21 @@ class Committee:
         self, seen: Seen, messages: Mapping[int, Integers], missing: Mapping[Step, Collection[int]]
     ) -> NoisySum:
         gone: set[int] = set()
+        size = len(next(iter(messages.values())))
+        exchange = Exchange(double_masking.Collector(seen.attempt), size)
         members = {place: self.member(seen.attempt, place) for place in range(self.session.tasks)}
-        curator = double_masking.Collector(seen.attempt)
-
-        def there(step: Step, asked: Collection[int]) -> list[int]:
+        total = None
+        for step in Step:
             gone.update(missing.get(step, ()))
-            return [place for place in asked if place not in gone]
-
-        offers = seen.offers = curator.take_offers([members[i].offer() for i in there(Step.KEYS, members)])
-        asked = there(Step.SHARES, [offer.place for offer in offers])
-        boxes = seen.boxes = curator.take_shares({i: members[i].share(offers) for i in asked})
-        asked = there(Step.MESSAGE, boxes)
-        seen.rows = {i: members[i].mask(offers, boxes[i], messages[i]) for i in asked}
-        alive = curator.take_rows(seen.rows)
-        asked = there(Step.SURVIVORS, alive)
-        signed = curator.take_signatures({i: members[i].sign(offers, boxes[i], alive) for i in asked})
-        asked = there(Step.OPENING, alive)
-        seen.openings = [members[i].open(offers, boxes[i], alive, signed) for i in asked]
-        return curator.take_openings(seen.openings)
+            told = {
+                place: said(
+                    members[place], step, exchange.shown(step, place), partial(messages.__getitem__, place)
+                )
+                for place in exchange.asked(step)
+                if place not in gone
+            }
+            seen.note(step, told)
+            total = exchange.take(step, told)
+            seen.offers, seen.boxes = exchange.collector.offers, exchange.collector.boxes
+        assert total is not None
+        return total

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
@@ -43,7 +44,6 @@ from cloister.privacy.noise_states import NoisySum
 from cloister.secure.all_or_wait import masked
 from cloister.secure.primitives import (
     agreed,
-    check_signature,
     derived,
     digest,
     encoded,
@@ -55,6 +55,18 @@ from cloister.secure.primitives import (
 )
 from cloister.secure.session import Memory, Offer, Session, Signer, check_offers, commit, offers_digest, once
 from cloister.secure.shamir import COINS, SECRET, SHARE, combined, split, weights
+
+_SIGNATURES = "Signatures under one set of survivors"
+
+
+class Step(StrEnum):
+    """What a task says in an attempt, in this order. The words stand in messages."""
+
+    KEYS = "keys"
+    SHARES = "shares"
+    MESSAGE = "message"
+    SURVIVORS = "survivors"
+    OPENING = "opening"
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,6 @@ class Member:
     attempt: Attempt
     signer: Signer
     memory: Memory
-    _checked: list[Offer] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         number, last = self.attempt.number, self.memory.read(f"{self.attempt.round} attempt")
@@ -197,12 +208,10 @@ class Member:
 
     def _keys(self, offers: list[Offer]) -> bytes:
         """Return a hash of the keys that are shown, which never change in an attempt."""
-        if offers != self._checked:
-            session = self.attempt.session
+        session, keys = self.attempt.session, offers_digest(self.attempt.context, offers)
+        if self.memory.read(self._named("keys")) != keys:  # else they were found signed before
             check_offers(session, self.attempt.context, offers, self.offer(), session.fewest)
-            self._checked = offers
-        keys = offers_digest(self.attempt.context, offers)
-        once(self.memory, self._named("keys"), keys, "Other keys were shown in this attempt.")
+            once(self.memory, self._named("keys"), keys, "Other keys were shown in this attempt.")
         return keys
 
     def _held(self, offers: list[Offer], boxes: Mapping[int, bytes]) -> tuple[bytes, dict[int, bytes]]:
@@ -276,9 +285,8 @@ def check_ballots(
     for place, signature in signatures.items():
         if place not in alive:
             raise SignatureError(f"Task {place} has signed for survivors, and is none.")
-        key = attempt.session.identities[place]
-        check_signature(key, signature, statement, f"Task {place}'s word for the survivors")
-    attempt.check_size(signatures, attempt.session.threshold, "Signatures under one set of survivors")
+        attempt.session.check_signed(place, signature, statement, f"Task {place}'s word for the survivors")
+    attempt.check_size(signatures, attempt.session.threshold, _SIGNATURES)
 
 
 @dataclass
@@ -286,13 +294,21 @@ class Collector:
     """The curator's part of an attempt: it gathers what tasks say, and knows no secret.
 
     Each step takes what has come, passes over what is not allowed, and says what to show to whom.
+
+    Attributes
+    ----------
+    alive : list of int
+        Whose messages are in the sum.
+    total : uint64 array
+        Their sum, under masks.
     """
 
     attempt: Attempt
-    offers: list[Offer] = field(default_factory=list, init=False)
-    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict, init=False, repr=False)
-    rows: dict[int, Words] = field(default_factory=dict, init=False, repr=False)
-    signatures: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
+    offers: list[Offer] = field(default_factory=list)
+    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
+    alive: list[int] = field(default_factory=list)
+    total: Words | None = field(default=None, repr=False)
+    signatures: dict[int, bytes] = field(default_factory=dict, repr=False)
 
     def take_offers(self, offers: Iterable[Offer]) -> list[Offer]:
         """Return the keys to be shown to everybody who offered some."""
@@ -318,12 +334,9 @@ class Collector:
     def take_rows(self, rows: Mapping[int, Words]) -> list[int]:
         """Return who is in the sum. From here on the set does not change, whoever else answers."""
         self.attempt.check_size(set(rows) & set(self.boxes), self.attempt.session.fewest, "Messages")
-        self.rows = {place: rows[place] for place in sorted(rows) if place in self.boxes}
-        return self.survivors
-
-    @property
-    def survivors(self) -> list[int]:
-        return list(self.rows)
+        self.alive = sorted(set(rows) & set(self.boxes))
+        self.total = np.sum([rows[place] for place in self.alive], axis=0, dtype=np.uint64)
+        return self.alive
 
     @property
     def keys(self) -> bytes:
@@ -331,22 +344,22 @@ class Collector:
 
     def take_signatures(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """Return the signatures to be shown to all survivors."""
-        found = {}
+        found, statement = {}, encoded(self.attempt.ballot(self.keys, self.alive))
         for place, signature in signatures.items():
-            statement = encoded(self.attempt.ballot(self.keys, self.rows))
             try:
-                check_signature(self.attempt.session.identities[place], signature, statement, "It")
-            except (SignatureError, IndexError):
+                self.attempt.session.check_signed(place, signature, statement, "It")
+            except (InputError, SignatureError):
                 continue
-            if place in self.rows:
+            if place in self.alive:
                 found[place] = signature
-        check_ballots(self.attempt, self.keys, self.rows, found)
+        self.attempt.check_size(found, self.attempt.session.threshold, _SIGNATURES)
         self.signatures = found
         return found
 
     def take_openings(self, openings: Iterable[Opening]) -> NoisySum:
         """Return the sum, with the noise of all who are in it."""
-        alive, dead = set(self.rows), set(self.boxes) - set(self.rows)
+        assert self.total is not None
+        alive, dead = set(self.alive), set(self.boxes) - set(self.alive)
         found = {
             one.place: one
             for one in openings
@@ -355,9 +368,7 @@ class Collector:
         self.attempt.check_size(found, self.attempt.session.threshold, "Openings")
         helpers = [found[place] for place in sorted(found)][: self.attempt.session.threshold]
         factors = weights([one.place + 1 for one in helpers])
-        total = np.zeros(len(next(iter(self.rows.values()))), dtype=np.uint64)
-        for row in self.rows.values():
-            total += row
+        total = self.total.copy()
         for place in alive:
             seed = combined(factors, [one.seeds[place] for one in helpers])
             total -= mask(own_mask_key(seed, self.attempt.context), total.size)
@@ -373,6 +384,6 @@ class Collector:
         offered = {offer.place: offer for offer in self.offers}
         if public_key(private) != offered[place].pair:
             raise InputError(f"The shares of task {place}'s key do not give it back: one of them is wrong.")
-        agreements = {other: agreed(private, offered[other].pair) for other in self.rows}
+        agreements = {other: agreed(private, offered[other].pair) for other in self.alive}
         nothing = np.zeros(size, dtype=np.int64)
         return -masked(nothing, place, agreements, self.attempt.context, self.keys)

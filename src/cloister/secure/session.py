@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from cloister.core.arrays import Integers
 from cloister.core.errors import InputError, SignatureError
 from cloister.privacy.trust import SecureSum
-from cloister.secure.primitives import KEY, SIGNATURE, check_signature, digest, encoded, identity, signed
+from cloister.secure.primitives import KEY, check_signature, digest, encoded, identity, signed
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,18 @@ class Session:
     trust : SecureSum
         How many tasks may drop out, and collude.
     identities : tuple of bytes
-        The Ed25519 key of each task, in the order of the roster.
+        The key of each task by which its signatures are checked, in the order of the roster.
+    verify : callable
+        Refuses a signature: takes key, signature, statement, and what to call it. By default of Ed25519.
     """
 
     run: str
     plan: str
     trust: SecureSum
     identities: tuple[bytes, ...]
+    verify: Callable[[bytes, bytes, bytes, str], None] = field(
+        default=check_signature, compare=False, repr=False
+    )
 
     @property
     def tasks(self) -> int:
@@ -56,6 +61,12 @@ class Session:
         trust = self.trust.dropouts, self.trust.colluders
         return digest("attempt", self.run, self.plan, self.roster, *trust, round, head, attempt)
 
+    def check_signed(self, place: int, signature: bytes, statement: bytes, what: str) -> None:
+        """Refuse what the task of this place has not signed."""
+        if not 0 <= place < self.tasks:
+            raise InputError(f"A task must be one of {self.tasks} on the roster. Got place {place}.")
+        self.verify(self.identities[place], signature, statement, what)
+
     @property
     def setup(self) -> bytes:
         """The context of keys that serve a whole run."""
@@ -69,9 +80,10 @@ class Signer:
     place: int
     identity: bytes = field(repr=False)
     secret: bytes = field(repr=False)
+    signing: Callable[[bytes, bytes], bytes] = field(default=signed, repr=False)
 
     def sign(self, *statement: bytes | str | int) -> bytes:
-        return signed(self.identity, encoded(*statement))
+        return self.signing(self.identity, encoded(*statement))
 
     @property
     def public(self) -> bytes:
@@ -80,7 +92,7 @@ class Signer:
 
 @dataclass(frozen=True)
 class Offer:
-    """Public keys that a task offers for a context, signed.
+    """Public keys that a task offers for a context, signed; signatures of the same keys may differ.
 
     Attributes
     ----------
@@ -91,13 +103,13 @@ class Offer:
     box : bytes
         X25519: what shares are sealed with.
     signature : bytes
-        Ed25519, by the task's key on the roster.
+        By the task's key on the roster.
     """
 
     place: int
     pair: bytes
     box: bytes
-    signature: bytes
+    signature: bytes = field(compare=False)
 
     @classmethod
     def make(cls, signer: Signer, context: bytes, pair: bytes, box: bytes) -> Offer:
@@ -108,14 +120,20 @@ class Offer:
         if not 0 <= self.place < session.tasks or {len(self.pair), len(self.box)} != {KEY}:
             raise InputError("Keys must be those of a task on the roster, 32 bytes each.")
         statement = encoded("offer", context, self.place, self.pair, self.box)
-        check_signature(session.identities[self.place], self.signature, statement, f"Task {self.place}'s key")
+        session.check_signed(self.place, self.signature, statement, f"Task {self.place}'s key")
+
+    @property
+    def keys(self) -> bytes:
+        """Whose they are, and both keys."""
+        return self.place.to_bytes(4, "little") + self.pair + self.box
 
     def to_bytes(self) -> bytes:
-        return self.place.to_bytes(4, "little") + self.pair + self.box + self.signature
+        return self.keys + self.signature
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Offer:
-        if len(data) != 4 + 2 * KEY + SIGNATURE:
+        """Read what `to_bytes` wrote; whose it is, `check` says."""
+        if len(data) <= 4 + 2 * KEY:
             raise InputError("These bytes are no keys of a task.")
         place, pair, box = data[:4], data[4 : 4 + KEY], data[4 + KEY : 4 + 2 * KEY]
         return cls(int.from_bytes(place, "little"), pair, box, data[4 + 2 * KEY :])
@@ -138,7 +156,7 @@ def check_offers(session: Session, context: bytes, offers: Iterable[Offer], own:
 
 def offers_digest(context: bytes, offers: Iterable[Offer]) -> bytes:
     """Return a hash of all keys that are shown in a context."""
-    return digest("keys", context, *sorted(offer.to_bytes() for offer in offers))
+    return digest("keys", context, *sorted(offer.keys for offer in offers))
 
 
 class Memory(Protocol):
