@@ -20,7 +20,9 @@ from cloister.learners import LeastSquares
 from cloister.nodes import NodeFolder, NodeSettings
 from cloister.nodes.envelopes import new_reader, open_answer, open_question, seal_answer, seal_question
 from cloister.nodes.identity import CuratorAddress, Identity, PublicIdentity
-from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SignedRecord
+from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SignedRecord, SumStep
+from cloister.secure.double_masking import Step
+from cloister.secure.exchange import packed, unpacked
 from cloister.secure.session import Offer
 from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
@@ -38,10 +40,15 @@ def make_messages(folder: Path) -> list[Path]:
     ask = Request(RequestKind.ROUND, "exam", 0, 0, (record,), roster, "1")
     say = Reply(ReplyKind.MESSAGE, "exam", 0, board.head.hex(), 1, np.arange(DIM))
     short = replace(say, kind=ReplyKind.DONE, row=None)
+    shown = packed({0: bytes(100), 1: b""}, {1: bytes(80)}, {0: b"", 1: b""}, {0: bytes(64)})
+    step = SumStep(1, Step.OPENING, shown)
     parts = {
         "request": ask.to_bytes(),
         "reply": say.to_bytes(),
         "short": short.to_bytes(),
+        "asked": replace(ask, step=step).to_bytes(),
+        "said": replace(say, kind=ReplyKind.STEP, row=None, said=shown).to_bytes(),
+        "shown": shown,
         "roster": roster.to_bytes(),
         "head": json.dumps(head.to_dict()).encode(),
         "record": board.record_bytes(0),
@@ -56,6 +63,9 @@ def read_messages(folder: Path) -> None:
         "request": Request.from_bytes,
         "reply": Reply.from_bytes,
         "short": Reply.from_bytes,
+        "asked": Request.from_bytes,
+        "said": Reply.from_bytes,
+        "shown": lambda data: unpacked(data, 4),
         "roster": SignedRoster.from_bytes,
         "head": lambda data: SignedHead.from_dict(_document(data)),
         "record": Billboard.from_bytes,

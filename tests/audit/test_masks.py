@@ -95,7 +95,7 @@ def test_both_shares_of_one_task_are_convicted(monkeypatch):
     take = double_masking.Collector.take_openings
 
     def any_openings(self, openings):
-        dead = set(self.boxes) - set(self.rows)
+        dead = set(self.boxes) - set(self.alive)
         fitting = [
             double_masking.Opening(one.place, one.seeds, {k: v for k, v in one.pairs.items() if k in dead})
             for one in openings

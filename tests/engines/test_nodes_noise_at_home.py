@@ -14,7 +14,7 @@ from node_helpers import BUDGET, OPERATOR, RUN, SEED, TASKS, M, Recorded, asked,
 
 from cloister import Plan, Trust, run
 from cloister.algorithms import LowRank, MeanRegularized
-from cloister.core.errors import CloisterError, InputError, PlanError
+from cloister.core.errors import CloisterError, InputError
 from cloister.engines import RemoteNodes
 from cloister.engines.noise_at_home import noisy_message
 from cloister.learners import LeastSquares
@@ -201,15 +201,6 @@ def test_a_node_masks_for_no_roster_but_the_one_that_its_owner_has_approved(tmp_
     assert not replies
     assert all("not the one that the owner has approved" in log_of(node) for node in nodes.values())
     assert channel in plan.rounds[0].channels
-
-
-def test_a_plan_with_drop_outs_is_refused_by_curator_and_node(tmp_path):
-    plan = plan_of(Trust.secure_sum(1, 1))
-    nodes, keys = make(tmp_path, plan)
-    with pytest.raises(PlanError, match=r"Got dropouts=1\. Use Trust\.secure_sum\(0, 1\)"):
-        over(InProcess(nodes), plan, keys)
-    with pytest.raises(CloisterError, match="drop-outs it takes five"):
-        nodes["t0"]._approved(plan.fingerprint)
 
 
 def test_a_node_that_breaks_the_rules_spoils_the_sum_and_it_is_not_posted(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from cloister.core.errors import InputError
+from cloister.core.errors import InputError, SignatureError
 from cloister.store.files import write_file, write_private
 
 _BLOCK = re.compile(r"-----BEGIN PUBLIC KEY-----[^-]+-----END PUBLIC KEY-----")
@@ -93,6 +93,18 @@ class PublicIdentity:
             "its owner type cloister node link again, and send that file."
         )
 
+    @staticmethod
+    def verify(text: bytes, signature: bytes, statement: bytes, what: str) -> None:
+        """Refuse a statement that the owner of these public keys, as text, has not signed."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA384
+
+        try:
+            PublicIdentity.from_text(text.decode()).signing.verify(signature, statement, ECDSA(SHA384()))
+        except InvalidSignature:
+            raise SignatureError(f"{what} is not signed by its task's key on the roster.") from None
+
     @property
     def text(self) -> str:
         """The file ``link.pub``; the same for the same keys."""
@@ -164,6 +176,22 @@ class Identity:
             f"{home} must have this node's two keys, link.key and agree.key. Type cloister node link: it "
             "draws what is missing, as for nodes of earlier versions; then send link.pub anew."
         )
+
+    @property
+    def private(self) -> bytes:
+        """The key that signs, in PEM. Secret."""
+        return _pem(self.key)
+
+    @staticmethod
+    def sign(private: bytes, statement: bytes) -> bytes:
+        """Sign a statement as `PublicIdentity.verify` checks it."""
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA384
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        key: Any = load_pem_private_key(private, None)
+        signature: bytes = key.sign(statement, ECDSA(SHA384()))
+        return signature
 
     @staticmethod
     def is_in(folder: str | os.PathLike[str]) -> bool:

@@ -17,6 +17,9 @@ import numpy as np
 
 from cloister.core.arrays import Integers
 from cloister.core.errors import InputError
+from cloister.plan.plan import Plan
+from cloister.secure.double_masking import Step
+from cloister.secure.exchange import longest_said
 from cloister.store.signatures import SIGNATURE, SignedRoster, check_run_name
 
 #: No head is longer; one that claims to be is not read.
@@ -36,6 +39,7 @@ class ReplyKind(StrEnum):
     """What a reply is. The words stand in frames."""
 
     MESSAGE = "message"  # one bounded row of whole numbers
+    STEP = "step"  # what it says in a step of a secure sum
     DONE = "done"  # received, and there is nothing to send
     BEHIND = "behind"  # records are missing before those that were sent
     AHEAD = "ahead"  # the board is further here, as the operator's signature proves
@@ -48,6 +52,25 @@ class SignedRecord:
 
     record: bytes
     signature: bytes
+
+
+@dataclass(frozen=True)
+class SumStep:
+    """What a node is asked in a sum that nodes may drop out of.
+
+    Attributes
+    ----------
+    attempt : int
+        Which attempt at the round's sum, from 0.
+    step : Step
+        Which step of it.
+    shown : bytes
+        What others have said before, as `cloister.secure.exchange` packs it.
+    """
+
+    attempt: int
+    step: Step
+    shown: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,8 @@ class Request:
         where nodes draw their own.
     asked : int
         How many nodes are asked in this round.
+    step : SumStep, optional
+        In a sum that nodes may drop out of.
     """
 
     kind: RequestKind
@@ -83,6 +108,7 @@ class Request:
     roster: SignedRoster | None = None
     coins: str | None = None
     asked: int = 0
+    step: SumStep | None = None
 
     def to_bytes(self) -> bytes:
         roster = b"" if self.roster is None else self.roster.to_bytes()
@@ -97,7 +123,11 @@ class Request:
             "coins": self.coins,
             "asked": self.asked,
         }
-        return _frame(head, roster, *(sent.record + sent.signature for sent in self.records))
+        parts = [roster, *(sent.record + sent.signature for sent in self.records)]
+        if self.step is not None:  # nodes of earlier versions refuse a frame with more in it
+            head["step"] = [self.step.attempt, str(self.step.step), len(self.step.shown)]
+            parts.append(self.step.shown)
+        return _frame(head, *parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Request:
@@ -105,7 +135,8 @@ class Request:
         try:
             head, at = _head(data, "cloister request 1")
             sizes, roster = [_count(size) for size in head["records"]], _count(head["roster"])
-            if at + roster + sum(sizes) + SIGNATURE * len(sizes) != len(data):
+            attempt, step, shown = head.get("step") or (0, None, 0)
+            if at + roster + sum(sizes) + SIGNATURE * len(sizes) + _count(shown) != len(data):
                 raise ValueError(len(data))
             signed = SignedRoster.from_bytes(data[at : at + roster]) if roster else None
             at, records = at + roster, []
@@ -119,7 +150,8 @@ class Request:
             kind, run = RequestKind(head["ask"]), check_run_name(head["run"])
             numbers = _count(head["round"]), _count(head["first"])
             asked = _count(head.get("asked", 0))
-            return cls(kind, run, *numbers, tuple(records), signed, coins, asked)
+            ask = None if step is None else SumStep(_count(attempt), Step(step), data[at:])
+            return cls(kind, run, *numbers, tuple(records), signed, coins, asked, ask)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no request of a curator.") from None
 
@@ -144,6 +176,8 @@ class Reply:
         The message, on the channel's grid. Private.
     signature : str
         The operator's, under the head and the number of records, where the node is ahead of the question.
+    said : bytes
+        What the node says in a step of a secure sum.
     """
 
     kind: ReplyKind
@@ -153,6 +187,7 @@ class Reply:
     records: int
     row: Integers | None = None
     signature: str = ""
+    said: bytes = b""
 
     def __repr__(self) -> str:
         return f"Reply({self.kind}, private)"
@@ -167,6 +202,8 @@ class Reply:
             "records": self.records,
             "signature": self.signature,
         }
+        if self.kind is ReplyKind.STEP:
+            return _frame(head, self.said)
         if self.row is None:
             return _padded(head)
         return _frame(head, np.ascontiguousarray(self.row, dtype="<i8").tobytes())
@@ -177,20 +214,21 @@ class Reply:
         try:
             head, at = _head(data, "cloister reply 1")
             kind = ReplyKind(head["say"])
-            row = None
+            row, said = None, data[at:] if kind is ReplyKind.STEP else b""
             if kind is ReplyKind.MESSAGE:
                 row = np.frombuffer(data[at:], dtype="<i8").astype(np.int64, copy=False)
-            elif len(data) != SHORT:
+            elif kind is not ReplyKind.STEP and len(data) != SHORT:
                 raise ValueError(len(data))
             numbers = _count(head["round"]), str(head["head"]), _count(head["records"])
-            return cls(kind, str(head["run"]), *numbers, row, str(head["signature"]))
+            return cls(kind, str(head["run"]), *numbers, row, str(head["signature"]), said)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no reply of a node.") from None
 
 
-def reply_size(numbers: int) -> int:
-    """Return the bytes of a reply with a message of so many numbers, at most."""
-    return 8 * numbers + AROUND
+def reply_size(plan: Plan) -> int:
+    """Return the bytes of a plan's longest reply, at most."""
+    longest = 8 * plan.longest_message
+    return max(longest, longest_said(plan.n_tasks) if plan.trust.stepwise else 0) + AROUND
 
 
 def _frame(head: Mapping[str, Any], *parts: bytes) -> bytes:

@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,12 @@ from cloister.engines.workers import check_groups
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import REFUSAL, Reply, ReplyKind, Request, RequestKind
 from cloister.nodes.node_folder import Approval, KeptBoard, NodeFolder
-from cloister.nodes.noise_shares import NoiseShares, check_between_nodes
+from cloister.nodes.noise_shares import SUMS, NoiseShares
 from cloister.plan.plan import Plan
 from cloister.privacy.sampling import may_take_part
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import CheckpointFile, SavedState
+from cloister.store.commitments import FolderMemory
 from cloister.store.files import private_folder, remove_drafts, write_private
 from cloister.store.signatures import SignedHead, SignedRoster, check_run_name, public_key
 
@@ -223,14 +225,19 @@ class Node:
             raise BillboardError("All rounds of this run are over.")
         if request.asked < (plan.quorum or 0):
             raise InputError(f"Round {request.round} asks {request.asked} nodes, fewer than {plan.quorum}.")
+        if (request.step is not None) != plan.trust.stepwise:
+            raise InputError("Sums that nodes may drop out of are asked for in steps, and no others.")
         if (folder / "data").read_text(encoding="ascii") != approval.data:
             raise InputError("The rows of this plan were changed since the run began. Bring them back.")
         work = self._work(folder, plan, approval, request)
         self._charge(folder, signed, plan, board)
-        row = work.message(board)
-        if plan.trust.at_home:
-            row = NoiseShares(self.home, folder, signed, approval, plan).added(board, row)
-        return Reply(ReplyKind.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
+        reply = partial(Reply, run=request.run, round=request.round, head=board.head.hex(), records=len(kept))
+        if not plan.trust.at_home:
+            return reply(ReplyKind.MESSAGE, row=work.message(board))
+        shares = NoiseShares(self.home, folder, signed, approval, plan)
+        if request.step is None:
+            return reply(ReplyKind.MESSAGE, row=shares.added(board, work.message(board)))
+        return reply(ReplyKind.STEP, said=shares.said(board, request.step, lambda: work.message(board)))
 
     def _folder(self, run: str) -> Path:
         return self.home.folder / "runs" / check_run_name(run)
@@ -271,7 +278,6 @@ class Node:
             plan = approval.plan(self.types)
             if plan.fingerprint != fingerprint:
                 raise InputError(f"{approval.folder} holds another plan than was approved. Approve it anew.")
-            check_between_nodes(plan)
             self._plans[fingerprint] = known = approval, plan
         return known
 
@@ -323,8 +329,12 @@ class Node:
     def _charge(self, folder: Path, signed: SignedRoster, plan: Plan, board: Billboard) -> None:
         """Charge the node's own ledger for the whole run, once, before its first message."""
         if not (folder / "charged").exists():
+            if plan.trust.at_home:
+                FolderMemory(folder / SUMS).write("begun", b"")
             charge(self.home.ledger, bill_of(plan, board), _key(signed))
             write_private(folder / "charged", signed.fingerprint.encode())
+        elif plan.trust.at_home and not (folder / SUMS).exists():
+            raise StorageError(f"{folder / SUMS} is gone: it says what was answered. Restore it from a copy.")
 
     def _work(self, folder: Path, plan: Plan, approval: Approval, request: Request) -> Work:
         settings, source = self.home.settings, self.home.source

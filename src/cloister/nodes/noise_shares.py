@@ -7,32 +7,37 @@ word for a key counts for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from cloister.core.arrays import Integers
-from cloister.core.errors import InputError, PlanError
+from cloister.core.errors import InputError
 from cloister.engines.noise_at_home import noisy_message
 from cloister.engines.workers import group_positions
 from cloister.nodes.identity import Identity, PublicIdentity
+from cloister.nodes.messages import SumStep
 from cloister.nodes.node_folder import Approval, NodeFolder
 from cloister.plan.plan import Plan
 from cloister.privacy.trust import SecureSum
 from cloister.secure.all_or_wait import masked
-from cloister.secure.session import Session, commit
+from cloister.secure.double_masking import Attempt, Member
+from cloister.secure.exchange import said
+from cloister.secure.session import Session, Signer, commit
 from cloister.store.billboard import Billboard
 from cloister.store.commitments import FolderMemory
 from cloister.store.signatures import SignedRoster
 
+#: The file of a run's folder in which a node keeps what it has committed itself to.
+SUMS = "sums"
 
-def check_between_nodes(plan: Plan) -> None:
-    """Refuse plans whose sums need more than one message a round, which is what nodes send."""
-    if isinstance(plan.trust, SecureSum) and plan.trust.dropouts:
-        raise PlanError(
-            "Between nodes a secure sum waits for everyone: with drop-outs it takes five messages a round. "
-            f"Got dropouts={plan.trust.dropouts}. Use Trust.secure_sum(0, {plan.trust.colluders})."
-        )
+
+def session_of(plan: Plan, signed: SignedRoster) -> Session:
+    """Return the public frame of a run's masked sums: it is that of the signed roster, with its keys."""
+    assert isinstance(plan.trust, SecureSum)
+    keys = tuple(text.encode() for text in signed.keys)
+    return Session(signed.run, plan.fingerprint, plan.trust, keys, PublicIdentity.verify)
 
 
 class NoiseShares:
@@ -56,7 +61,7 @@ class NoiseShares:
         self, home: NodeFolder, folder: Path, signed: SignedRoster, approval: Approval, plan: Plan
     ) -> None:
         self.home, self.signed, self.plan = home, signed, plan
-        self.memory = FolderMemory(folder / "sums")
+        self.memory = FolderMemory(folder / SUMS)
         self.place = signed.roster.position(home.settings.task)
         if plan.trust.masked and (not signed.keys or approval.roster != signed.fingerprint):
             raise InputError(
@@ -67,25 +72,41 @@ class NoiseShares:
     def added(self, board: Billboard, row: Integers) -> Integers:
         """Return a round's message as it leaves: the same bytes whenever the same is asked for."""
         plan, t = self.plan, board.rounds
-        channel, group = (
-            plan.algorithm.channel(board),
-            int(group_positions(plan, self.signed.roster)[self.place]),
-        )
-        own = self.home.source.stream(f"noise share {self.signed.fingerprint}", t)
-        noisy = noisy_message(plan, t, channel, row, group, own)
+        noisy = self._noisy(board, row)
         commit(self.memory, t, board.head, noisy)
-        if not isinstance(plan.trust, SecureSum):
+        if not plan.trust.masked:
             return noisy
-        keys = tuple(text.encode() for text in self.signed.keys)
-        session = Session(self.signed.run, plan.fingerprint, plan.trust, keys)
-        about = session.context(t, board.head, 0), bytes.fromhex(self.signed.fingerprint)
+        context = session_of(plan, self.signed).context(t, board.head, 0)
+        about = context, bytes.fromhex(self.signed.fingerprint)
         return masked(noisy, self.place, self._agreements(), *about).view(np.int64)
+
+    def said(self, board: Billboard, ask: SumStep, row: Callable[[], Integers]) -> bytes:
+        """Return what the node says in a step of an attempt; what it commits itself to is on disk before."""
+        own = Identity.load(self.home.folder)
+        self._check_own(own)
+        session = session_of(self.plan, self.signed)
+        drawn = self.home.source.stream(f"secure sums {self.signed.fingerprint}").words(4)
+        secret = drawn.astype("<u8").tobytes()
+        signer = Signer(self.place, own.private, secret, Identity.sign)
+        attempt = Attempt(session, board.rounds, board.head, ask.attempt)
+        member = Member(attempt, signer, self.memory)
+        return said(member, ask.step, ask.shown, lambda: self._noisy(board, row()))
+
+    def _noisy(self, board: Billboard, row: Integers) -> Integers:
+        """Return a round's message, lifted at home, with the node's share of noise."""
+        plan, t = self.plan, board.rounds
+        group = int(group_positions(plan, self.signed.roster)[self.place])
+        own = self.home.source.stream(f"noise share {self.signed.fingerprint}", t)
+        return noisy_message(plan, t, plan.algorithm.channel(board), row, group, own)
+
+    def _check_own(self, own: Identity) -> None:
+        if self.signed.keys[self.place] != own.public:
+            raise InputError("The roster does not have this node's own keys. Nothing is answered.")
 
     def _agreements(self) -> dict[int, bytes]:
         """Return the secret that this node has with each other one."""
         own = Identity.load(self.home.folder)
-        if self.signed.keys[self.place] != own.public:
-            raise InputError("The roster does not have this node's own keys. Nothing is answered.")
+        self._check_own(own)
         others = {at: text for at, text in enumerate(self.signed.keys) if at != self.place}
         return {
             at: own.agreement.exchange(PublicIdentity.from_text(text).agreement)

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -24,9 +26,11 @@ from cloister.nodes.messages import (
     Request,
     RequestKind,
     SignedRecord,
+    SumStep,
     reply_size,
 )
-from cloister.nodes.noise_shares import check_between_nodes
+from cloister.nodes.noise_shares import session_of
+from cloister.nodes.sum_attempts import PAUSE, SumAttempts
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import Caveat
 from cloister.privacy.chacha_proposals import Sampler, on_processor
@@ -39,9 +43,8 @@ from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
 #: Records of at most so many bytes are sent at once, but one always is.
 MOST_BYTES = 1 << 23
-#: Seconds until nodes are asked again, after a round that too few have answered; and the part of a deadline
-#: that silent nodes are waited for as long as others may miss records.
-PAUSE, PART = 1.0, 8
+#: The part of a deadline that silent nodes are waited for as long as others may miss records.
+PART = 8
 
 
 class Transport(Protocol):
@@ -81,6 +84,9 @@ class RemoteNodes:
     log : callable, optional
         Takes a sentence about every message that does not count. Private: for the operator alone. By default
         a warning of the logger ``cloister.nodes``.
+    attempts : path, optional
+        The file in which sums that nodes may drop out of are kept as far as they are, for a run with a
+        journal: beside that. Without one such a run ends with its process.
 
     Privacy
     -------
@@ -105,6 +111,7 @@ class RemoteNodes:
     codebook: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     log: Callable[[str], None] | None = None
+    attempts: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline < math.inf:
@@ -134,7 +141,10 @@ class RemoteNodes:
             raise InputError("Messages are masked by the keys of all nodes. Got none. Pass keys=.")
         signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook, keys)
         log = self.log or logging.getLogger("cloister.nodes").warning
-        yield RemoteNodeWorkers(plan, signed, self.transport, self.operator, self.deadline, log)
+        sums = None
+        if plan.trust.stepwise:
+            sums = SumAttempts(session_of(plan, signed), plan.fewest, self.attempts, log)
+        yield RemoteNodeWorkers(plan, signed, self.transport, self.operator, self.deadline, log, sums)
 
     def deliver(self, plan: Plan, board: Billboard, roster: Roster) -> None:
         """Send the board of a finished run to its nodes again, for those that were away at its end.
@@ -160,6 +170,7 @@ class RemoteNodeWorkers:
     operator: Operator
     deadline: float
     log: Callable[[str], None]
+    sums: SumAttempts | None = None
     #: How many records each node is known to hold; signatures of the board's; who took part in which round.
     held: dict[str, int] = field(default_factory=dict, init=False)
     signatures: list[bytes] = field(default_factory=list, init=False)
@@ -167,7 +178,7 @@ class RemoteNodeWorkers:
     zeros: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.longest = reply_size(self.plan.longest_message)
+        self.longest = reply_size(self.plan)
         self.asked = len(self.roster.roster)
         self.places = {str(name): place for place, name in enumerate(self.roster.roster)}
 
@@ -184,6 +195,9 @@ class RemoteNodeWorkers:
         A sum of masked messages opens when everybody has.
         """
         self.listen(board, coins)
+        if self.sums is not None:
+            ask = partial(self._said, board)
+            return self.sums.opened(board.rounds, board.head, channel.size, ask)
         sampled = [name for name, place in self.places.items() if not len(coins) or coins[place]]
         self.asked, needed, t = len(sampled), self.plan.fewest, board.rounds
         if self.asked < needed:
@@ -210,6 +224,15 @@ class RemoteNodeWorkers:
         values = values.reshape(len(counted), self.plan.width(channel))
         return GridRows(values, [self.places[name] for name in counted])
 
+    def _said(self, board: Billboard, steps: Mapping[int, SumStep]) -> dict[int, bytes]:
+        """Return what nodes say in a step of a sum before the deadline, by their places."""
+        names, found = list(self.places), dict[int, bytes]()
+        asked = {names[place]: step for place, step in steps.items()}
+        for name, reply in self._replies(RequestKind.ROUND, list(asked), board, asked):
+            if reply.kind is ReplyKind.STEP and reply.head == board.head.hex():
+                found.setdefault(self.places[name], reply.said)
+        return found
+
     def _fill(
         self,
         rows: dict[str, Integers],
@@ -229,6 +252,8 @@ class RemoteNodeWorkers:
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Let nodes make their models from the finished board, at home; nothing returns."""
+        if self.sums is not None:
+            self.sums.forget()
         names = list(self.places)
         done = {
             name
@@ -249,7 +274,13 @@ class RemoteNodeWorkers:
     def restore_state(self, saved: SavedState) -> None:
         self.zeros = saved.rejected
 
-    def _replies(self, kind: RequestKind, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
+    def _replies(
+        self,
+        kind: RequestKind,
+        names: list[str],
+        board: Billboard,
+        steps: Mapping[str, SumStep] = MappingProxyType({}),
+    ) -> Iterator[tuple[str, Reply]]:
         """Ask nodes; yield replies to this question that came in time, from nodes that were asked.
 
         Who misses records is asked again, with them, when the others have replied, in the time that is left.
@@ -257,7 +288,7 @@ class RemoteNodeWorkers:
         """
         until, waiting = time.monotonic() + self.deadline, set(names)
         while waiting and (left := until - time.monotonic()) > 0:
-            requests = {name: self._request(kind, name, board) for name in sorted(waiting)}
+            requests = {name: self._request(kind, name, board, steps.get(name)) for name in sorted(waiting)}
             open_, behind = set(waiting), set[str]()
             if not all(self._sent_all(name, board) for name in waiting):
                 left = min(left, self.deadline / PART)
@@ -352,7 +383,7 @@ class RemoteNodeWorkers:
             return None
         return reply.row
 
-    def _request(self, kind: RequestKind, name: str, board: Billboard) -> bytes:
+    def _request(self, kind: RequestKind, name: str, board: Billboard, step: SumStep | None = None) -> bytes:
         """Return a question, with the records that a node may not have, as far as they fit."""
         first = self.held.get(name, 0)
         records = [
@@ -364,7 +395,8 @@ class RemoteNodeWorkers:
             place = self.places[name]
             coins = "".join("1" if row[place] else "0" for row in self.coins)
         roster = self.roster if first == 0 else None
-        sent = Request(kind, self.roster.run, board.rounds, first, tuple(records), roster, coins, self.asked)
+        run, t = self.roster.run, board.rounds
+        sent = Request(kind, run, t, first, tuple(records), roster, coins, self.asked, step)
         return sent.to_bytes()
 
     def _signature(self, board: Billboard, number: int) -> bytes:
@@ -376,7 +408,6 @@ class RemoteNodeWorkers:
 
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that cannot be asked for as they are priced, before anything is charged."""
-    check_between_nodes(plan)
     many = len(plan.rounds)
     smallest = plan.n_tasks if plan.sampling.independent else plan.sampling.denominator(plan.n_tasks, many)
     if many and (plan.quorum or 0) > smallest:

@@ -93,6 +93,11 @@ class Trust(ABC):
         return False
 
     @property
+    def stepwise(self) -> bool:
+        """Whether a sum is opened in several steps, as tasks may drop out of it."""
+        return False
+
+    @property
     @abstractmethod
     def adversary(self) -> str:
         """Who is kept from knowing, in a few words that a ledger compares; empty for a trusted curator."""
@@ -265,6 +270,10 @@ class SecureSum(Trust):
     @property
     def masked(self) -> bool:
         return True
+
+    @property
+    def stepwise(self) -> bool:
+        return self.dropouts > 0
 
     def among_few(self) -> SecureSum:
         return SecureSum()

@@ -228,7 +228,8 @@ class Deployment:
             self._write("heard.json", transport.last_seen)
 
         keys, plan = self.keys, self.plan(types)
-        engine = RemoteNodes(transport, self.operator, self.settings.deadline, self.codebook, keys, self.log)
+        told = self.settings.deadline, self.codebook, keys, self.log, self.state / "attempt"
+        engine = RemoteNodes(transport, self.operator, *told)
         done = run(
             plan,
             self.roster,

@@ -204,7 +204,7 @@ def create(
     plan.save(folder / "plan.toml")
     if codebook is not None:
         write_file(folder / "codebook.toml", codebook)
-    limits = {"rounds": len(plan.rounds), "reply": reply_size(plan.longest_message)}
+    limits = {"rounds": len(plan.rounds), "reply": reply_size(plan)}
     document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
     write_file(
