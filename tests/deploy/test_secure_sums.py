@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lying_curator import LyingCurator
 from small_trial import deployed, small_plan, small_tasks
 
 from cloister import Trust
@@ -20,6 +22,10 @@ from cloister.engines.noise_at_home import noisy_message
 from cloister.nodes import NodeFolder
 from cloister.nodes.deploy.processes import Processes, curator_command, node_command, service_command
 from cloister.nodes.deploy.status import status
+from cloister.secure.double_masking import Step
+from cloister.secure.exchange import packed
+from cloister.secure.primitives import public_key
+from cloister.secure.session import Offer
 from cloister.store.billboard import Billboard
 from cloister.store.signatures import SignedRoster
 
@@ -62,16 +68,22 @@ def memory_of(process: int) -> bytes:
     return b"".join(held)
 
 
-def test_whatever_is_killed_every_release_is_the_sum_of_one_message_a_task(tmp_path):
-    """Kill -9 of curator, service and nodes at random moments; and look into the curator's memory."""
-    plan = replace(small_plan(3, rounds=24, quorum=3), trust=Trust.secure_sum())
-    tasks = small_tasks(3)
-    made = deployed(tmp_path / "office", plan, tasks, deadline=300.0)
+@pytest.mark.parametrize("trust", [Trust.secure_sum(), Trust.secure_sum(dropouts=1)])
+def test_whatever_is_killed_every_release_is_the_sum_of_one_message_a_task(trust, tmp_path):
+    """Kill -9 of curator, service and nodes at random moments; and look into the curator's memory.
+
+    Where nodes may drop out, one of them is ended half-way, and does not come back.
+    """
+    n, rounds = (3, 24) if not trust.stepwise else (5, 8)
+    plan = replace(small_plan(n, rounds=rounds, quorum=trust.fewest(n)), trust=trust)
+    tasks = small_tasks(n)
+    made = deployed(tmp_path / "office", plan, tasks, deadline=300.0 if not trust.stepwise else 6.0)
     commands = {
         "service": service_command(made.folder),
         "curator": curator_command(made.folder),
         **{f"node-{name}": node_command(made.folder / "nodes" / name) for name in tasks.ids},
     }
+    lost, at_rounds = f"node-{tasks.ids[1]}", (rounds // 6, rounds // 3)
     chance, killed, dumps, began = random.Random(3), [], [], time.monotonic()
     with Processes.at(made.state / "logs") as processes:
         for name, command in commands.items():
@@ -81,11 +93,14 @@ def test_whatever_is_killed_every_release_is_the_sum_of_one_message_a_task(tmp_p
             time.sleep(0.05)
             if processes.running["curator"].poll() is not None:  # the service was away when it began
                 processes.start("curator", commands["curator"])
-            curator = processes.running["curator"]
-            if len(dumps) < 2 and curator.poll() is None and status(made).done >= (4, 9)[len(dumps)]:
+            curator, done = processes.running["curator"], status(made).done
+            if len(dumps) < 2 and curator.poll() is None and done >= at_rounds[len(dumps)]:
                 curator.send_signal(signal.SIGSTOP)
                 dumps.append(memory_of(curator.pid))
                 curator.send_signal(signal.SIGCONT)
+            if trust.stepwise and done >= rounds // 2 and lost in commands:
+                del commands[lost]
+                processes.end(lost, signal.SIGKILL)
             if len(killed) < 6 and time.monotonic() > moment:
                 what = chance.choice([*commands, "curator"])
                 processes.end(what, signal.SIGKILL)
@@ -97,8 +112,11 @@ def test_whatever_is_killed_every_release_is_the_sum_of_one_message_a_task(tmp_p
     assert board.complete
     bare, noisy = made_of(made, plan, tasks, board)
     steps = plan.rounds[0].channels[0].steps
-    released = np.array([release.value for release in board.releases])
-    assert (released == noisy.sum(axis=1) * steps).all()
+    for release, own in zip(board.releases, noisy, strict=True):
+        assert release.answered >= plan.quorum
+        sums = [own[list(alive)].sum(axis=0) for alive in combinations(range(n), release.answered)]
+        assert any((release.value == total * steps).all() for total in sums)
+    assert (min(release.answered for release in board.releases) < n) == trust.stepwise
     assert (noisy != bare).any(axis=(1, 2)).all()
 
     messages = [row.astype("<i8").tobytes() for each in (bare, noisy) for row in each.reshape(-1, 3)]
@@ -108,6 +126,48 @@ def test_whatever_is_killed_every_release_is_the_sum_of_one_message_a_task(tmp_p
     assert sum(map(len, dumps)) > 1 << 24
     for message in messages:
         assert not any(message in one for one in held)
-    sums = [total.astype("<i8").tobytes() for total in noisy.sum(axis=1)]
-    values = [value.astype("<f8").tobytes() for value in released]
-    assert any(one in dump for dump in dumps for one in (*sums, *values))  # what is public it does hold
+    values = [release.value for release in board.releases]
+    known = [value.astype("<f8").tobytes() for value in values]
+    known += [np.rint(value / steps).astype("<i8").tobytes() for value in values]
+    assert any(one in dump for dump in dumps for one in known)  # what is public it does hold
+
+
+def test_a_lying_curator_gets_nothing_from_real_nodes(tmp_path):
+    """It has the operator's key, and the service; nodes are processes of their own, killed between lies."""
+    plan = replace(small_plan(5, rounds=2, quorum=4), trust=Trust.secure_sum(dropouts=1))
+    tasks = small_tasks(5)
+    made = deployed(tmp_path / "office", plan, tasks)
+    commands = {f"node-{name}": node_command(made.folder / "nodes" / name) for name in tasks.ids}
+    with Processes.at(made.state / "logs") as processes:
+        processes.start("service", service_command(made.folder))
+        processes.wait_for("service", int(made.settings.listen.rpartition(":")[2]))
+        for name, command in commands.items():
+            processes.start(name, command)
+        with made.transport() as transport:
+            liar = LyingCurator(transport, made.operator, plan, made.roster, made.keys, deadline=60.0)
+            liar.begin()
+            liar.to(Step.KEYS)
+            offers = {offer.place: offer.to_bytes() for offer in liar.exchange.collector.offers}
+            own = public_key(bytes(range(32)))
+            forged = Offer(3, own, own, Offer.from_bytes(offers[3]).signature).to_bytes()
+            assert liar.ask(0, Step.SHARES, packed(offers | {3: forged})) is None
+            assert liar.ask(0, Step.SHARES, packed(offers)[:-1]) is None
+            liar.begin()
+            liar.to(Step.MESSAGE)
+            sets = [0, 1, 2, 3], [0, 1, 2, 4]
+            ballots = liar.ballots((0, 3), sets[0]) | liar.ballots((1, 2, 4), sets[1])
+            for name, command in commands.items():
+                processes.end(name, signal.SIGKILL)
+                processes.start(name, command)
+            assert liar.ballots((0,), sets[1])[0] is None
+            for place, alive in ((0, sets[0]), (1, sets[1])):
+                assert liar.opening(place, alive, {at: ballots[at] for at in alive}) is None
+            liar.begin(1)
+            assert liar.to(Step.OPENING).shares == 5
+            assert liar.ask(0, Step.KEYS, b"", number=2) is None
+            assert liar.ask(0, Step.KEYS, b"", number=0) is None
+            some = {at: liar.exchange.collector.signatures[at] for at in sets[0]}
+            assert liar.opening(0, sets[0], some) is None
+    log = (made.folder / "nodes" / str(tasks.ids[0]) / "log").read_text()
+    for sentence in ("not signed by its task's key", "Other survivors were named", "was opened in another"):
+        assert sentence in log
