@@ -33,20 +33,8 @@ MORE = ("gapminder", "insteval")
 #: Made tables, and how many tasks are drawn of each.
 MADE = {"low_rank": 320, "clinics": 320}
 CLINIC_FEATURES, CLINIC_ROWS = 10, 46
-#: The columns of the table of runs.
-COLUMNS = (
-    "data",
-    "tasks",
-    "rows",
-    "parameters",
-    "classes",
-    "epsilon",
-    "mu",
-    "rho",
-    "alone",
-    "quiet",
-    "private",
-)
+#: The columns of the table of runs; behind them one for each epsilon, with mu and the loss.
+COLUMNS = ("data", "tasks", "rows", "weights", "classes", "searched", "alone", "quiet")
 
 
 def clinics(seed: int, tasks: int = MADE["clinics"]) -> tuple[Tasks, Tasks]:
@@ -79,8 +67,8 @@ def drawn(name: str, repeat: int) -> tuple[Tasks, Tasks, Learner, object]:
     return train, test, learner, loaded(name).codebook
 
 
-def measure(job: tuple[str, int, float, int]) -> list[list[float]]:
-    """Fit one subset of one data set at every epsilon; return what `COLUMNS` has of each run but its data."""
+def measure(job: tuple[str, int, float, int]) -> list[float]:
+    """Fit one subset of one data set at every epsilon; return what `COLUMNS` has of it but its data."""
     name, size, rows, repeat = job
     train, test, learner, book = drawn(name, repeat)
     rng = np.random.default_rng([repeat, size, *name.encode()])
@@ -88,16 +76,11 @@ def measure(job: tuple[str, int, float, int]) -> list[list[float]]:
     if rows < 1:
         train, _ = train.split(test=1 - rows, seed=900 + repeat)
     test = test.select(np.flatnonzero(np.isin(test.ids, train.ids)))
-    alone, _ = losses(plan_for(learner, len(train), 0.0), train, test, 0)
-    quiet, _ = losses(plan_for(learner, len(train), math.inf, book=book), train, test, 0)
-    classes = float(isinstance(learner, Classification))
-    found = []
-    for epsilon in EPSILONS:
-        plan = plan_for(learner, len(train), epsilon, book=book)
-        usual, (mu, dim) = float(np.median(train.sizes)), plan.main_rounds
-        known = [len(train), usual, dim, classes, epsilon, mu, plan.forecast(usual).rho]
-        found.append([*known, alone, quiet, losses(plan, train, test, repeat)[0]])
-    return found
+    plans = [plan_for(learner, len(train), epsilon, book=book) for epsilon in (0.0, math.inf, *EPSILONS)]
+    lost = [losses(plan, train, test, 0 if i < 2 else repeat)[0] for i, plan in enumerate(plans)]
+    kind = float(isinstance(learner, Classification)), float(plans[-1].algorithm.begins(1000) > 0)
+    found = [len(train), float(np.median(train.sizes)), learner.size, *kind, *lost[:2]]
+    return found + [number for i in range(2, len(plans)) for number in (plans[i].main_rounds[0], lost[i])]
 
 
 def jobs_for(names: list[str], quick: bool) -> list[tuple[str, int, float, int]]:
@@ -126,7 +109,9 @@ def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     wanted = ["exam", "hsb82", "bdf", "scotssec"] if quick else [*TABLES, *MORE, *MADE]
     names = [name for name in wanted if name not in FILES or data_file(FILES[name]).exists()]
     jobs = jobs_for(names, quick)
-    rows = [list(COLUMNS)]
-    for job, runs in zip(jobs, cells.measured(measure, jobs), strict=True):
-        rows += [[job[0], *(f"{value:.5g}" for value in one)] for one in runs]
-    return {"runs": len(rows) - 1}, {}, {NAME: rows}
+    rows = [[*COLUMNS, *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]]
+    for job, found in zip(jobs, cells.measured(measure, jobs), strict=True):
+        said = [f"{number:.4g}" for number in found]
+        pairs = zip(said[len(COLUMNS) - 1 :: 2], said[len(COLUMNS) :: 2], strict=True)
+        rows.append([job[0], *said[: len(COLUMNS) - 1], *map(" ".join, pairs)])
+    return {"subsets": len(rows) - 1}, {}, {NAME: rows}

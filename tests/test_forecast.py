@@ -10,15 +10,14 @@ from cloister.algorithms import GroupMeans, Independent, Joint, Locate, LowRank,
 from cloister.core.roster import Groups
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
-from cloister.plan.forecast import BAND, DEPENDABLE, Forecast, forecast
+from cloister.plan.forecast import BAND, DEPENDABLE, SEARCH, Forecast, forecast
 
 
 def test_band_is_ordered_and_grows_with_rho():
-    for (rho, low, high), (next_rho, next_low, next_high) in itertools.pairwise(BAND):
+    for (rho, *kept), (next_rho, *next_kept) in itertools.pairwise(BAND):
         assert rho < next_rho
-        assert low <= next_low
-        assert high <= next_high
-    assert all(low < high <= 1 for _, low, high in BAND)
+        assert all(one <= other for one, other in zip(kept, next_kept, strict=True))
+    assert all(low < high <= 1 and 0 < pays < 1 for _, low, high, pays in BAND)
 
 
 def test_more_tasks_more_budget_and_fewer_numbers_never_forecast_less():
@@ -36,11 +35,11 @@ def test_more_tasks_more_budget_and_fewer_numbers_never_forecast_less():
         assert found[0] < found[-1]
 
 
-@pytest.mark.parametrize(("rho", "low", "high"), BAND)
-def test_the_table_itself_is_reproduced(rho, low, high):
+@pytest.mark.parametrize(("rho", "low", "high", "pays"), BAND)
+def test_the_table_itself_is_reproduced(rho, low, high, pays):
     found = forecast(n_tasks=100, mu=rho / 100, dim=1)
     assert found.rho == pytest.approx(rho)
-    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (found.low, found.high, found.pays) == pytest.approx((low, high, pays))
 
 
 def test_beyond_the_table_the_ends_hold():
@@ -86,28 +85,31 @@ def test_one_sentence_with_the_numbers_in_it(n_tasks):
     assert text.endswith(".")
     assert ". " not in text
     assert f"rho = {found.rho:.3g}" in text
-    assert ("nothing is dependable" in text) == (found.low <= 0)
+    assert f"joining pays in about {found.chance} runs" in text
+    assert ("anything from losing" in text) == (found.low < 0)
     assert f"{100 * found.high:.0f} %" in text
     assert ("tasks would be needed" in text) == (found.low < DEPENDABLE)
 
 
 def test_sentence_word_by_word():
-    assert str(Forecast(12.0, 0.2, 0.95, 1300)) == (
-        "At rho = 12 (signal over noise) expect to keep 20 to 95 % of what sharing without noise would gain; "
-        "about 1,300 tasks would be needed at this epsilon to count on half."
+    assert str(Forecast(12.0, 0.2, 0.95, 0.88, 1300)) == (
+        "At rho = 12 (signal over noise) joining pays in about 9 of 10 runs: expect to keep 20 to 95 % of "
+        "what sharing without noise would gain; about 1,300 tasks would be needed at this epsilon to count "
+        "on half."
     )
+    assert "pays in about 98 of 100 runs" in str(Forecast(99.0, 0.8, 1.0, 0.98))
 
 
 def test_the_words_hold_the_loss_and_too_few_tasks_have_no_forecast():
-    assert "anything from losing 30 % to keeping 100 %" in str(forecast(40, 0.01, 5))
+    assert "in about 4 of 10 runs: expect anything from losing 15 %" in str(forecast(40, 0.01, 5))
     few = forecast(15, 0.25, 5)
     assert not few.calibrated
     assert str(few).startswith("No forecast: too few tasks")
 
 
 def test_a_guess_at_the_rows_of_a_task_moves_the_forecast():
-    few, usual, many = (forecast(200, 0.25, 9, rows=rows) for rows in (3, 27, 10**6))
-    assert usual == forecast(200, 0.25, 9)  # three rows a parameter is what is taken for usual
+    few, usual, many = (forecast(100, 0.25, 9, rows=rows) for rows in (3, 27, 10**6))
+    assert usual == forecast(100, 0.25, 9)  # three rows a parameter is what is taken for usual
     assert few.low < usual.low <= many.low
     assert few.tasks_needed > usual.tasks_needed
     assert few.rho == pytest.approx(usual.rho / 3)
@@ -138,11 +140,14 @@ def test_groups_are_heard_less_than_all():
     assert Plan(SharedPrior(Regression(4), Joint()), n_tasks=40).calibrate(1.0).forecast().group_rho is None
 
 
-def test_a_search_for_the_target_takes_nothing_from_the_forecast():
-    """What it costs is in the band; that its bins are many, which matters to `L2Laplace`, is not asked."""
-    for noise in (Gaussian(), L2Laplace()):
-        rhos = [
-            Plan(algorithm, noise, n_tasks=200).calibrate(1.0).forecast().rho
-            for algorithm in (LowRank(LeastSquares(3)), Rescaled(LowRank(LeastSquares(3)), Locate()))
-        ]
-        assert rhos[1] == pytest.approx(rhos[0], rel=1e-2)
+@pytest.mark.parametrize("noise", [Gaussian(), L2Laplace()], ids=["gaussian", "laplace"])
+def test_a_search_for_the_target_counts_as_four_parameters(noise):
+    """Its share of the budget is in the band; its many bins, which matter to Laplace, are not asked for."""
+    plans = [
+        Plan(algorithm, noise, n_tasks=200).calibrate(1.0)
+        for algorithm in (LowRank(LeastSquares(3)), Rescaled(LowRank(LeastSquares(3)), Locate()))
+    ]
+    assert plans[1].main_rounds[1] == plans[0].main_rounds[1] + SEARCH
+    rhos = [plan.forecast().rho for plan in plans]
+    dims = [plan.main_rounds[1] for plan in plans]
+    assert rhos[1] * math.sqrt(dims[1]) == pytest.approx(rhos[0] * math.sqrt(dims[0]), rel=1e-2)

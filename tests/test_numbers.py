@@ -68,7 +68,9 @@ def test_what_a_result_depends_on_is_found_through_imports():
 def test_the_band_of_forecasts_is_the_one_that_was_scored():
     rows = RECORDS["forecast"]["tables"]["forecast"]
     band = [
-        (float(name[4:]), float(low), float(high)) for name, _, low, _, high in rows if name[:4] == "rho "
+        (float(name[4:]), float(low), float(high), float(pays))
+        for name, pays, low, _, high in rows
+        if name[:4] == "rho "
     ]
     assert tuple(band) == forecast.BAND
 

@@ -204,7 +204,7 @@ def _document(wish: Wish) -> dict[str, object]:
         "delta": plan.guarantee.delta,
         "detection": plan.guarantee.detection(),
         "holds": plan.guarantee.holds,
-        "forecast": {"low": found.low, "high": found.high, "rho": found.rho, "calibrated": found.calibrated},
+        "forecast": found.to_dict(),
         "joining_pays_from": wish.pays_from,
         "epsilon_needed": wish.epsilon_needed if wish.epsilon_needed <= MOST_EPSILON else None,
         "verdict": wish.verdict,

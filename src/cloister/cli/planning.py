@@ -14,6 +14,7 @@ from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.plan.forecast import (
     DEPENDABLE,
+    NO_GAMBLE,
     Forecast,
     band_at,
     dependable_from,
@@ -166,10 +167,11 @@ class Wish:
         if self.epsilon_needed <= MOST_EPSILON:
             instead += f", or about epsilon {self.epsilon_needed:.2g} with {self.tasks:,} tasks,"
         instead += " would make half of the gain dependable"
-        if low > 0:
-            return f"Joining probably pays, by less than half of what it could: {instead}."
+        odds = f"it gains in about {self.forecast.chance} runs"
+        if self.forecast.pays >= NO_GAMBLE:
+            return f"Joining probably pays: {odds}, if not always half of what it could; {instead}."
         lost = f"{100 * abs(low):.0f} % of what sharing without noise would gain"
-        loses = f"joining may cost as much as {lost}" if epsilon > 0 else "nothing is gained"
+        loses = f"{odds}, and may cost as much as {lost}" if epsilon > 0 else "nothing is gained"
         return f"Joining is a gamble here: {loses}; {instead}."
 
     def at(self, epsilon: float) -> Wish:
@@ -187,7 +189,7 @@ class Wish:
         share, found = mu / self._mu, []
         for epsilon in epsilons:
             whole = tradeoff.mu(epsilon, self.plan.delta)
-            band = band_at(signal_to_noise(self.tasks, share * whole, dim, self._telling))
+            band = band_at(signal_to_noise(self.tasks, share * whole, dim, self._telling))[:2]
             known = band if self.forecast.calibrated else (math.nan, math.nan)
             found.append((epsilon, GaussianCurve(whole).detection(), *known))
         return found
@@ -198,5 +200,5 @@ class Wish:
         share, epsilon, found = mu / self._mu, self.plan.guarantee.epsilon, []
         for count in tasks:
             whole = tradeoff.mu(epsilon, default_delta(count))
-            found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self._telling))))
+            found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self._telling))[:2]))
         return found

@@ -78,17 +78,11 @@ class OneRun:
 
     @property
     def document(self) -> dict[str, object]:
-        forecast = self.plan.forecast()
         return {
             "tasks": self.plan.n_tasks,
             "guarantee": self.plan.guarantee.to_dict(),
             "statement": str(self.plan.guarantee),
-            "forecast": {
-                "low": forecast.low,
-                "high": forecast.high,
-                "rho": forecast.rho,
-                "calibrated": forecast.calibrated,
-            },
+            "forecast": self.plan.forecast().to_dict(),
         }
 
     def outcome(self, run: TableRun) -> dict[str, object]:

@@ -7,7 +7,8 @@ from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` 
 a class counts as a quarter of one with a number: its Fisher information of the log-odds is p(1 - p).
 
 How wide the codebook's bounds are does not enter: a private search for where the targets are costs at most a
-tenth of the squared budget, whatever the width.
+tenth of the squared budget, whatever the width. But it is heard only if tasks and budget are enough, however
+few the parameters: a search counts as four of them.
 """
 
 from __future__ import annotations
@@ -20,23 +21,30 @@ import numpy as np
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
 
-#: (rho, low, high): what the middle 92 % of runs on many tables kept of the noise-free gain, so that it holds
-#: for 80 % on another one; linear in log rho in between. `python -m benchmarks forecast` regenerates it.
+#: (rho, low, high, pays): the shortest interval with what 88 % of runs on many tables kept of the noise-free
+#: gain, so that it holds for 80 % on another one, and the share of runs that kept any; linear in log rho in
+#: between. `python -m benchmarks forecast` regenerates it.
 BAND = (
-    (2.0, -0.3, 1.0),
-    (4.0, -0.15, 1.0),
-    (8.0, 0.0, 1.0),
-    (16.0, 0.2, 1.0),
-    (32.0, 0.45, 1.0),
-    (64.0, 0.6, 1.0),
-    (128.0, 0.85, 1.0),
+    (1.0, -0.15, 0.4, 0.39),
+    (2.0, -0.15, 0.7, 0.56),
+    (4.0, -0.05, 1.0, 0.79),
+    (8.0, 0.2, 1.0, 0.95),
+    (16.0, 0.6, 1.0, 0.99),
+    (32.0, 0.8, 1.0, 0.99),
+    (64.0, 0.9, 1.0, 0.99),
+    (128.0, 0.9, 1.0, 0.99),
 )
+Band = tuple[tuple[float, float, float, float], ...]
+#: As many parameters as a search for the units of targets and features counts as: it is heard, or not.
+SEARCH = 4
 #: Rows for each parameter in a task of an ordinary table, where nobody has a guess.
 USUAL_ROWS = 3.0
 #: The fewest tasks that the band was measured with: of fewer it says nothing.
 FEWEST_TASKS = 16
 #: A gain is dependable where at least this share of it is kept.
 DEPENDABLE = 0.5
+#: From which chance of a gain on joining is no gamble.
+NO_GAMBLE = 0.7
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,8 @@ class Forecast:
         Signal over noise, infinite without noise, 0 if nothing is shared.
     low, high : float
         What four of five runs keep; below 0, sharing costs as much.
+    pays : float
+        How many of all runs keep some of it.
     tasks_needed : int, optional
         About how many tasks would make half of the gain dependable at this epsilon; None if it is already.
     group_rho : float, optional
@@ -60,12 +70,13 @@ class Forecast:
     Examples
     --------
     >>> print(forecast(n_tasks=2410, mu=0.22, dim=4))  # doctest: +ELLIPSIS
-    At rho = 265 (signal over noise) expect to keep ... % of what sharing without noise would gain.
+    At rho = 265 (signal over noise) joining pays in about 99 of 100 runs: expect to keep ... would gain.
     """
 
     rho: float
     low: float
     high: float
+    pays: float
     tasks_needed: int | None = None
     group_rho: float | None = None
     calibrated: bool = True
@@ -78,18 +89,29 @@ class Forecast:
         if not self.calibrated:
             known = f"it is known for linear models of tasks as units, from {FEWEST_TASKS} on"
             return f"No forecast: too few tasks, a network, or records as units ({known})."
-        gain = "of what sharing without noise would gain"
-        level = f"At rho = {self.rho:.3g} (signal over noise)"
-        if self.low > 0:
-            text = f"{level} expect to keep {_percent(self.low, self.high)} {gain}"
-        else:
-            ends = f"losing {_percent(abs(self.low))} to keeping {_percent(self.high)}"
-            text = f"{level} nothing is dependable: anything from {ends} {gain}"
+        ends = _percent(self.low, self.high)
+        if self.low < 0:
+            ends = f"anything from losing {_percent(-self.low)} to keeping {_percent(self.high)}"
+        text = (
+            f"At rho = {self.rho:.3g} (signal over noise) joining pays in about {self.chance} runs: expect "
+            f"{'to keep ' * (self.low >= 0)}{ends} of what sharing without noise would gain"
+        )
         if self.tasks_needed is not None:
             text += f"; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half"
         if self.group_rho is not None:
             text += f"; a typical group's own mean is heard at rho = {self.group_rho:.3g}"
         return f"{text}."
+
+    def to_dict(self) -> dict[str, float | bool]:
+        """Return the numbers for JSON."""
+        names = ("low", "high", "pays", "rho", "calibrated")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def chance(self) -> str:
+        """How often joining pays, in words: of ten runs, or of a hundred where nearly all do."""
+        of = 10 if self.pays < 0.95 else 100
+        return f"{round(of * self.pays)} of {of}"
 
 
 def forecast(
@@ -115,14 +137,14 @@ def forecast(
     True
     """
     if mu == 0:
-        return Forecast(0.0, 0.0, 0.0)
+        return Forecast(0.0, 0.0, 0.0, 0.0)
     rho = signal_to_noise(n_tasks, mu, dim, rows)
     if math.isinf(rho):
-        return Forecast(rho, 1.0, 1.0)
-    low, high = band_at(rho)
+        return Forecast(rho, 1.0, 1.0, 1.0)
+    low, high, pays = band_at(rho)
     needed = None if low >= DEPENDABLE else dependable_from(n_tasks, mu, dim, rows)
     group_rho = None if group is None else rho * group / n_tasks / math.sqrt(2)
-    return Forecast(rho, low, high, needed, group_rho, n_tasks >= FEWEST_TASKS)
+    return Forecast(rho, low, high, pays, needed, group_rho, n_tasks >= FEWEST_TASKS)
 
 
 def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:
@@ -141,11 +163,11 @@ def rows_of_classes(dim: int, rows: float | None = None) -> float:
     return (USUAL_ROWS * dim if rows is None else rows) / 4
 
 
-def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> tuple[float, float]:
-    """Return the band at a signal-to-noise ratio: linear in its log between the table's rows."""
-    knots, low, high = np.array(band).T
-    at = math.log(rho)
-    return float(np.interp(at, np.log(knots), low)), float(np.interp(at, np.log(knots), high))
+def band_at(rho: float, band: Band = BAND) -> tuple[float, float, float]:
+    """Return the band, and the chance of a gain, at a ratio of signal to noise: linear in its log."""
+    knots, *columns = np.array(band).T
+    low, high, pays = (float(np.interp(math.log(rho), np.log(knots), column)) for column in columns)
+    return low, high, pays
 
 
 def dependable_from(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> int:
@@ -171,7 +193,7 @@ def dependable_from(n_tasks: int, mu: float, dim: int, rows: float | None = None
 
 def dependable_mu(n_tasks: int, dim: int, rows: float | None = None) -> float:
     """Return the budget at which half of the gain is dependable for so many tasks."""
-    knots, low, _ = np.array(BAND).T
+    knots, low = np.array(BAND).T[:2]
     rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots))))
     return rho * math.sqrt(dim) / n_tasks / _information(dim, rows)
 

@@ -23,7 +23,7 @@ from cloister.core.lifts import Relation
 from cloister.core.spec import Target
 from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
 from cloister.plan.board_checks import check_board, prior_of
-from cloister.plan.forecast import Forecast, forecast, rows_of_classes
+from cloister.plan.forecast import SEARCH, Forecast, forecast, rows_of_classes
 from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_files_refused
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade
@@ -367,7 +367,10 @@ class Plan:
 
     @property
     def main_rounds(self) -> tuple[float, int]:
-        """The budget of the rounds that are about the parameters, as Gaussian DP, and how many these are."""
+        """The budget of the rounds that are about the parameters, as Gaussian DP, and how many these are.
+
+        A search before them counts as some more parameters.
+        """
         budget_of = {1: 0.0}  # by the number of parameters spoken of
         for round in self.rounds:
             dim = round.channels[0].dim
@@ -375,7 +378,8 @@ class Plan:
         dim = max(budget_of, key=budget_of.__getitem__)
         about = tuple(round for round in self.rounds if round.channels[0].dim == dim)  # not a search before
         mu = self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0
-        return mu / self.trust.deviation(1.0, self.n_tasks), dim
+        searched = SEARCH if self.algorithm.begins(len(self.rounds)) else 0
+        return mu / self.trust.deviation(1.0, self.n_tasks), dim + searched
 
     def noise(self, round: int, channel: Channel, shares: int | None = None) -> float:
         """Return the standard deviation of the noise that is released in a round, in units of the clip.
