@@ -100,6 +100,13 @@ def test_noise_is_of_one_record():
     assert min(apart[2 / 3], apart[3 / 2]) > 0.3
 
 
+def test_few_records_at_a_time_say_the_same(monkeypatch):
+    whole = run(plan_of(), TASKS, random_state=0)
+    monkeypatch.setattr("cloister.engines.local.MICROBATCH", 200)
+    parts = run(plan_of(), TASKS, random_state=0)
+    assert parts.board.head == whole.board.head
+
+
 def test_records_are_checked_and_what_has_states_is_refused():
     check_algorithm(plan_of().algorithm, TASKS, unit=Unit.record(ROWS))
     for algorithm in (

@@ -43,6 +43,8 @@ T = TypeVar("T")
 Each = Callable[..., list[Any]]
 #: Messages, and the group of each one's task.
 Sent = tuple[Array, Integers]
+#: Numbers that the records of a task say at once.
+MICROBATCH = 1 << 22
 #: Blocks whose models are held before they are put in their places.
 AT_ONCE = 8
 
@@ -116,6 +118,9 @@ class LocalWorkers:
         self.own = [False] * len(self.layout)
 
     def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Array:
+        if self.plan.unit.by_record:
+            own = self._record_sums(board, channel, self.plan.mechanism.exact)
+            return np.asarray(sum(sums.sum(axis=0) for sums in own))
         sent = self._send(board, partial(_collect, self.plan, channel.dim, board), coins)
         parts = zip(*_together(sent, channel.dim), strict=True)
         sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
@@ -127,25 +132,33 @@ class LocalWorkers:
 
         That is its message, on the grid; where records send, the lifted sum of theirs.
         """
-        sent = self._send(
-            board, partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True)
-        )
-        by_record = self.plan.unit.by_record
-        rows = np.zeros((len(self.home), channel.size if by_record else channel.dim), dtype=np.int64)
-        for index, block, (messages, groups) in zip(self.layout, self.blocks, sent, strict=True):
-            self.bad += int((~finite_rows(messages)).sum())
-            whole = channel.rows(messages)
-            if by_record:
-                ends = np.cumsum(block.counts)[:-1]
-                own = zip(np.split(whole, ends), np.split(groups, ends), strict=True)
-                whole = np.array([channel.whole_sum(*each) for each in own])
-            rows[index] = whole
+        if self.plan.unit.by_record:
+            whole = self._record_sums(board, channel, exact=True)
+        else:
+            everyone = np.full(len(self.home), True)
+            sent = self._send(board, partial(_collect, self.plan, channel.dim, board), everyone)
+            self.bad += sum(int((~finite_rows(messages)).sum()) for messages, _ in sent)
+            whole = [channel.rows(messages) for messages, _ in sent]
+        rows = np.zeros((len(self.home), whole[0].shape[1]), dtype=np.int64)
+        for index, own in zip(self.layout, whole, strict=True):
+            rows[index] = own
         return rows
+
+    def _record_sums(self, board: Billboard, channel: Channel, exact: bool) -> list[Array]:
+        """Return the lifted sum of the records of each task, block by block."""
+        if begins_now(self.plan, board):
+            self._begin(board)
+        results = self.each(partial(_record_sums, self.plan, channel, exact, board), self.blocks)
+        self.bad += sum(bad for _, bad in results)
+        return [sums for sums, _ in results]
 
     def rejected(self) -> int:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
+        if self.plan.unit.by_record:
+            self._record_sums(board, self.plan.algorithm.channel(board), exact=True)
+            return
         results = self._send(board, partial(_listen, self.plan, board), coins)
         self.bad += sum(int((~finite_rows(messages)).sum()) for messages in results)
 
@@ -238,9 +251,30 @@ def _collect(
     plan: Plan, dim: int, board: Billboard, states: States, own: bool, block: Block, coins: Coins
 ) -> tuple[States, bool, Sent]:
     states, own, messages = _listen(plan, board, states, own, block, coins)
-    groups = np.repeat(block.group, block.counts) if plan.unit.by_record else block.group[coins]
-    check_messages(np.shape(messages), len(groups), dim)
-    return states, own, (messages, groups)
+    check_messages(np.shape(messages), int(coins.sum()), dim)
+    return states, own, (messages, block.group[coins])
+
+
+def _record_sums(
+    plan: Plan, channel: Channel, exact: bool, board: Billboard, block: Block
+) -> tuple[Array, int]:
+    """Return the lifted sum of each task's records, in whole numbers if exact, and how many said no number.
+
+    Messages of a network are as long as it has parameters: a few records at a time say theirs.
+    """
+    records, task = block.records(), np.repeat(np.arange(len(block)), block.counts)
+    sums, bad = np.zeros((len(block), channel.size), dtype=np.int64 if exact else np.float64), 0
+    step = max(1, MICROBATCH // channel.dim)
+    for at in range(0, len(records), step):
+        part, whose = records.take(np.arange(len(records))[at : at + step]), task[at : at + step]
+        messages, states = named(plan.algorithm.send, board, part, {})
+        check_states(plan, states)
+        check_messages(np.shape(messages), len(part), channel.dim)
+        bad += int((~finite_rows(messages)).sum())
+        for number in np.unique(whose):
+            own = whose == number
+            sums[number] += channel.total(messages[own], exact, part.group[own])
+    return sums, bad
 
 
 def _together(sent: Sequence[Sent], dim: int) -> list[Sent]:
