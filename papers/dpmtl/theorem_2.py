@@ -1,10 +1,9 @@
 """Theorem 2: the noise that makes mean-regularised learning private.
 
-The theorem's σ = 8B√(T log 1/δ) / (εm) has a true price that depends on neither T, B nor m: it is Gaussian DP
-with μ = ε / (4√(log 1/δ)), one task replaced by any other. Beside it is what the noise does to School (139
-schools, 30 % of the pupils, ten rounds; nMSE on the others): DPMTL with that σ, with the noise that the same
-ε really needs, and a shared prior at the same price. λ, B and rounds are the same everywhere. δ is 1/(m log
-m) there.
+The theorem's σ = 8B√(T log 1/δ) / (εm) is Gaussian DP with μ = ε / (4√(log 1/δ)), whatever T, B and m are,
+one task replaced by any other. Its effect is on School (139 schools, 30 % of the pupils, ten rounds; nMSE
+on the others; δ = 1/(m log m)): DPMTL with that σ, with the noise that the same ε needs, and a shared prior
+at the same price.
 """
 
 from __future__ import annotations

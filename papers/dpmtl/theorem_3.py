@@ -1,10 +1,9 @@
 """Theorem 3: how fast mean-regularised learning converges under its noise.
 
-Left: what the proof's recursion (61) allows, a' = a - c a'² + γ with c = 0.05, γ = 0.06 and a = 5 at first,
-against what (62) says of it, (3/(2c) + a) / t + γ. The recursion's fixed point is √(γ/c), not γ. Right: DPMTL
-itself with E = 1 and η = 1/(L + λ) as in the theorem, on tasks of 20 rows and 10 features around a common
-mean, ε = 1, δ = 1e-5; the mean over tasks of f_k(w; w̃) - f_k*, less what is left without noise, at the best
-number of rounds of 1, 2, 4, ..., 256. The bound (9) goes like 1/(εm), plus a part of order λB² that stays.
+Left: what (61) allows, a' = a - c a'² + γ with c = 0.05, γ = 0.06 and a = 5 at first, against (62), (3/(2c)
++ a) / t + γ; the fixed point is √(γ/c), not γ. Right: DPMTL with E = 1 and η = 1/(L + λ) on tasks of 20
+rows and 10 features around a common mean, ε = 1, δ = 1e-5: the mean of f_k(w; w̃) - f_k*, less what is left
+without noise, at the best of 1, 2, 4, ..., 256 rounds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Linear regression: transfer risk from one, two or three meta-models, around three centres.
 
-Tasks of 10 rows in 30 dimensions, whose weights lie near one of three centres that nobody knows. Shown is
-the mean squared error of fresh tasks once they have adapted to 10 rows of their own (noise alone is 0.01),
-against how many tasks took part. "Its method" has the noise of a hidden half of the tasks in a round, where
-a neighbour is a silent task and δ = 1/m; "with the true guarantee" everyone is in every round, a neighbour
-has any other data, and δ is the library's default. The constants of the data are our own: the paper's text
-does not print them.
+Tasks of 10 rows in 30 dimensions, with weights near one of three unknown centres. Shown is the squared
+error of fresh tasks that have adapted to 10 rows (noise alone is 0.01). "Its method": a hidden half of the
+tasks in a round, a silent neighbour, δ = 1/m; "with the true guarantee": everyone in every round, a
+neighbour with any other data, the default δ.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Theorems 12 and 13: regret and excess risk of a stream of tasks fall as one over the root of its length.
 
 Linear regressions of 10 rows in 30 dimensions around one centre, each task asked once (`FTMRL`). Regret is
-against the best meta-model in hindsight; excess risk is that of the mean iterate on envelopes of fresh
-tasks. "Its method" has the noise of a tree as Theorem 10 prints it, 2⌈log₂(K+1)⌉ ln(1/δ)/ε at every node
-with δ = 1/K (the printed n is taken as K: see what we found in the papers); "with the true guarantee" a
-tree with as little noise as the paper's definition needs, for any data in a task's place; "ours" noise that
-cancels in running totals (`Toeplitz`) at the same price. Slopes are of logarithms, fitted seed by seed.
+against the best meta-model in hindsight; excess risk is that of the mean iterate on fresh tasks. "Its
+method": the tree's noise as Theorem 10 prints it, 2⌈log₂(K+1)⌉ ln(1/δ)/ε at every node, δ = 1/K (n taken as
+K); "with the true guarantee": a tree with the least noise; "ours": `Toeplitz` at the same price. Slopes are
+of logarithms, seed by seed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Theorems 4 and 5, Lemmas 8 and 9: stability and rates of private meta-learning by noisy gradient descent.
 
-Linear regressions of 10 rows in 30 dimensions around one centre; envelopes are quadratics and are solved
-exactly (b = 0). *Stability* (Lemma 8): how far the last meta-model moves, without noise and with the same
-half of the tasks in each of 40 rounds, if one task of K has other data, against 2LηT/K. *Convergence*
-(Lemma 9): the mean iterate's distance from the optimum of K = 400 tasks after T rounds at ε = 10, against
-M²/(2ηT) + ηL²/2 + ησ²d. *Rates* (Theorems 4 and 5): excess risk and transfer risk on fresh tasks against K
-and ε, 40 rounds. "Its method" has a hidden half of the tasks in a round, a silent neighbour and δ = 1/K;
-"with the true guarantee" everyone is in every round and a neighbour has any other data. T, η and b of the
-theorems are in the paper's main text, which is not here.
+Linear regressions of 10 rows in 30 dimensions around one centre, solved exactly (b = 0). *Stability* (Lemma
+8): how far the last meta-model moves in 40 rounds without noise if one task of K has other data, against
+2LηT/K. *Convergence* (Lemma 9): the mean iterate's distance from the optimum, K = 400, ε = 10, against
+M²/(2ηT) + ηL²/2 + ησ²d. *Rates* (Theorems 4 and 5): excess and transfer risk on fresh tasks. "Its method":
+a hidden half in a round, a silent neighbour, δ = 1/K; "with the true guarantee": everyone, any other data.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Algorithm 5: noise of the tasks and noise of the curator, for any split of the budget.
 
 Low-rank simulation, ten rounds of Algorithm 2 at a curator's ε of 10. Every task adds noise to its own
-model before it speaks, with budgets of rounds that are even or go like t^(2/5). The density is the
-corrected one (the printed one has ε upside down: `cloister museum inverted-density`), and messages are
-clipped again after it, which the paper's second half needs and its listing lacks. Since 2K is the distance
-of two tasks, a task's own noise hides all of it from the curator too. The paper has no figure of it.
+model first, with budgets of rounds that are even or go like t^(2/5). The density is the corrected one
+(`cloister museum inverted-density`), and messages are clipped again after it, which the paper's second half
+needs. Since 2K is the distance of two tasks, a task's noise hides all of it from the curator too.
 """
 
 from __future__ import annotations

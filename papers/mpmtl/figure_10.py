@@ -1,8 +1,7 @@
 """Figure 10: DP-AGGR on School in detail.
 
-The setting of Figure 9. The averaged model of all schools, protected as groups of rows (up to 75 training
-rows a school) as in the paper, and with each school's model clipped and protected directly, which is what it
-should be held against.
+The setting of Figure 9: the averaged model of all schools, protected as groups of rows (up to 75 a school)
+as in the paper, and with each school's model clipped and protected directly.
 """
 
 from __future__ import annotations

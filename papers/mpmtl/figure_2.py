@@ -1,9 +1,9 @@
 """Figure 2: what one anomalous task leaks to all others.
 
-Ten tasks with five features and uniform weights, the last task's times 100; one step of Algorithm 2 with
-η = 1, λ = 50, K = 100√5. Shown are cosines of the other nine tasks' models with the anomaly's. At such noise
-the matrix M that tasks share is nearly a multiple of the identity, so protected models are nearly the initial
-ones: the "shared features" that the paper reads off them are those of the initial weights.
+Ten tasks with five features and uniform weights, the last task's times 100; one step of Algorithm 2 with η
+= 1, λ = 50, K = 100√5. Shown are cosines of the other models with the anomaly's. At such noise M is nearly
+a multiple of the identity, so the "shared features" that the paper reads off are those of the initial
+weights.
 """
 
 from __future__ import annotations

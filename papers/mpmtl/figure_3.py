@@ -1,9 +1,8 @@
 """Figure 3: task relationships and models after DP-MTRL and after Algorithm 2.
 
-Low-rank simulation, ε = 0.1. The paper shows matrices; their pattern Σ is in a picture only, so data are
-those of Figure 4. A number says the same: the correlation, over all pairs of tasks, between the cosine of
-their true weights and the cosine of their models; and over all weights, between true ones and learned ones.
-The picture has the first 16 tasks of the first draw.
+Low-rank simulation, ε = 0.1, data of Figure 4. The numbers are correlations: over pairs of tasks, between
+cosines of their true weights and of their models; and over weights, between true and learned ones. The
+picture has the first 16 tasks of the first draw.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Figure 4: how the budget is shared over rounds, with and without acceleration.
 
 Low-rank simulation, Algorithm 2, ε = 0.1. Budgets of round t go like t^α in (a), and like Q^-t in (b),
-where losses are made strongly convex; Q is given by its exponent to the base Q₀ = 1 - √(μ/L) = 0.9684.
-Scores are on fresh rows where the paper has five folds of the training rows. λ and rounds are the same
-everywhere. Alone are the same steps on the same losses without sharing, those of (b) with the ridge of (b);
-draws differ more than exponents do, so the picture shows gains over them on the same draws. Ridge
-regression does better (Figure 6).
+where losses are strongly convex; Q is given by its exponent to the base Q₀ = 1 - √(μ/L) = 0.9684. Scores
+are on fresh rows; the paper has five folds. Alone are the same steps without sharing. The picture shows
+gains over them on the same draws. Ridge regression does better (Figure 6).
 """
 
 from __future__ import annotations

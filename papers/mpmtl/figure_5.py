@@ -1,12 +1,11 @@
 """Figure 5: noise against signal in what is released, round by round; and in what DP-MTRL adds.
 
-Low-rank simulation, Algorithm 2 with acceleration and budgets like t^(2/5), ε = 0.1. The ratio is log₁₀(‖E‖
-/ ‖Σ‖) of a release's noise and clean part, in Frobenius norm. Of DP-MTRL (one round, which is best) it is
-that of the models' noise and models, and that of what the noise changes in the tasks' covariance and the
-covariance; its penalty is chosen by a fifth of the training rows. *As the words say* is a budget for a task
-as a group of rows, and noise of density exp(-ε|b|/s). *As quiet as printed* is a budget for one row, a
-Laplace noise for every weight, and penalties of sums of losses with the noise of means: none of it
-guarantees anything to a task. Of all readings tried, it alone comes near to the printed ratio.
+Low-rank simulation, accelerated Algorithm 2, budgets like t^(2/5), ε = 0.1. The ratio is log₁₀(‖E‖ / ‖Σ‖)
+of noise and clean part; of DP-MTRL (one round) that of the models, and of the tasks' covariance. *As the
+words say*: a budget for a task as a group of rows, and noise of density exp(-ε|b|/s). *As quiet as
+printed*: a budget for one row, Laplace noise for every weight, penalties of sums of losses with the noise
+of means. That guarantees nothing to a task; of all readings tried, it alone comes near to the printed
+ratio.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Figure 6: privacy against accuracy on synthetic data.
 
 320 tasks of 30 rows and 30 features; weights of rank 4 in (a), on 4 common features in (b); nMSE on fresh
-rows at δ = 1/(m log m). Both algorithms run on both data sets, as in the paper. *LR* is Algorithm 2 (trace
-norm), *GS* Algorithm 3 (l2,1 norm). Settings are chosen for each ε by a fifth of the training rows, which is
-not charged for (the paper has five folds). Alone is the paper's ridge regression, its penalty validated; the
-lasso, which common features favour, is beside it. Ours is a shared prior with the structure of the panel,
-with nothing to choose.
+rows at δ = 1/(m log m). *LR* is Algorithm 2 (trace norm), *GS* Algorithm 3 (l2,1 norm). Settings are chosen
+for each ε by a fifth of the training rows, uncharged (the paper has five folds). Alone is ridge regression
+with a validated penalty, and the lasso. Ours is a shared prior with the panel's structure.
 """
 
 from __future__ import annotations

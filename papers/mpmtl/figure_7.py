@@ -1,10 +1,9 @@
 """Figure 7: methods that protect rows, made to protect tasks.
 
-The data of Figure 6. DP-MTRL (Gupta and others) and DP-AGGR (Pathak and others) protect one row; a task of 30
-rows is protected as a group, with a row's budget of ε/30 (Proposition 3). Their own claims are taken as they
-are. The paper tells DP-MTRL's noise in half a page; read as it stands, only shrinking every model to nothing
-(nMSE 1) is left at these budgets. *As quiet as printed* is the reading that comes near to the ratio of noise
-that the paper prints (Figure 5); it guarantees nothing to a task.
+The data of Figure 6. DP-MTRL (Gupta and others) and DP-AGGR (Pathak and others) protect one row; a task of
+30 rows is protected as a group, with a row's budget of ε/30 (Proposition 3). Read as it stands, DP-MTRL's
+noise leaves nothing (nMSE 1). *As quiet as printed* is the reading near the printed ratio (Figure 5); it
+guarantees nothing to a task.
 """
 
 from __future__ import annotations

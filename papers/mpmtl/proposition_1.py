@@ -1,10 +1,9 @@
 """Proposition 1: large noise makes Algorithm 2 single-task learning.
 
-Low-rank simulation, ten rounds. Shown is how far the last round's matrix M is from the nearest multiple of
-the identity, relative to M, and the error; and the error when M of every round is replaced by that multiple:
-what shrinking all models alike does, without anything that tasks share. Wishart noise is positive, which is
-what the proposition rests on. Gaussian noise is not, so without a public shift it wipes out about half of all
-directions. Alone are the same steps without sharing; ridge regression does better (Figure 6).
+Low-rank simulation, ten rounds: how far the last M is from the nearest multiple of the identity, relative
+to M; the error; and the error with that multiple in place of every M, which shrinks all models alike. The
+proposition rests on Wishart noise being positive. Gaussian noise without a public shift wipes out about
+half of all directions. Alone are the same steps without sharing; ridge regression does better (Figure 6).
 """
 
 from __future__ import annotations

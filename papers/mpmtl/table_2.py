@@ -1,14 +1,11 @@
 """Table 2: how fast errors fall with ε and with tasks, as measured slopes.
 
-The table bounds the distance from the optimum by powers of d log d / (√m ε) for low rank and of log d / (m ε)
-for common features, and leaves out a factor that ε comes with: ε' = ε / √(log(e + ε/√(2δ)) + 2ε) is what the
-theorems have, and nearly √ε where noise is small enough for anything to be shared. So slopes are measured in
-log ε' and in log m, on the problems of Figure 6 (m = 320 for ε from 30 to 3000, ε = 100 for m from 80 to
-640). A bound may be met by errors that are small all along: slopes say whether errors fall as the bound does,
-not whether it holds. The error is f(W) - f(W*) of the penalised objective; without acceleration and with
-strong convexity it is the distance of the weights, as in the theorems. The number of rounds is the best of 1,
-4, 16, 64 (and 256 without strong convexity) in hindsight for every point, and so is the public shift of
-Gaussian noise (none, or in full). The last iterate counts; tasks start from zero; δ = 1/(m log m).
+The table bounds the distance from the optimum by powers of d log d / (√m ε) for low rank and of log d / (m
+ε) for common features, where ε stands for ε' = ε / √(log(e + ε/√(2δ)) + 2ε), nearly √ε here. So slopes are
+in log ε' and in log m, on the problems of Figure 6 (m = 320, ε from 30 to 3000; ε = 100, m from 80 to 640).
+They say whether errors fall as the bound does, not whether it holds. The error is f(W) - f(W*); with strong
+convexity and no acceleration the distance of the weights. Rounds (1, 4, 16, 64; 256 without strong
+convexity) and the public shift are the best in hindsight; δ = 1/(m log m).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Table 2 with δ = 0: how fast errors fall with ε and with tasks under purely private noise.
 
-The other half of Table 2 (Theorems 7 to 11), measured as the half with δ > 0 is: slopes of the distance
-from the optimum in log ε and in log m, at the best number of rounds in hindsight (1, 4 or 16), m = 320 for
-three ε and ε = 1000 for three m. Budgets of rounds add up, so ε itself is in the bounds. "Its method" has
-the published noise with these budgets; "with the true guarantee" has the library's noise of length
-Gamma(d(d+1)/2), which is purely private.
+The other half of Table 2 (Theorems 7 to 11): slopes of the distance from the optimum in log ε and log m, at
+the best of 1, 4 or 16 rounds, m = 320 for three ε and ε = 1000 for three m. "Its method": the published
+noise; "with the true guarantee": the library's noise of length Gamma(d(d+1)/2), which is purely private.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Figure 2, first version: what one anomalous task leaks under noise that goes with a length.
 
-The picture of the later version's Figure 2 with the noise as the first version prints it, W_d(d + 1, K/ε
-I): ten tasks with five features and uniform weights, the last task's times 100; one step of Algorithm 2
-with η = 1, λ = 50, K = 100√5, ε = 0.1. *Impossible* is the share of releases of a silent task that cannot
-come from the task speaking: less its own and all others' outer products they are not positive.
+The later version's Figure 2 with the first version's noise, W_d(d + 1, K/ε I): ten tasks with five features
+and uniform weights, the last task's times 100; one step of Algorithm 2 with η = 1, λ = 50, K = 100√5, ε =
+0.1. *Impossible* is the share of releases of a silent task that cannot come from the task speaking.
 """
 
 from __future__ import annotations

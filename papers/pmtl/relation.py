@@ -1,13 +1,11 @@
-r"""Remark after Theorem 2, and objective (1): a fixed public relation between tasks other than the mean.
+"""Remark after Theorem 2, and objective (1): a fixed public relation between tasks other than the mean.
 
-With :math:`\Omega = (I - A)'(I - A)` and a public A, task k is held near :math:`a_k = \sum_l A_{kl} w_l`;
-the mean is :math:`A = 11'/m`, clusters are blocks. Broadcast are the rows of A W by a factorisation A = C B
-with noise on B W, so that a message moves them by the longest column of B. Sixty tasks lie on a ring, on
-which their weights change slowly; relations are the mean, six arcs, and the seven slowest waves of the
-ring. Everyone is in each of 5 rounds, solves at home and says its model, clipped to 1.5; any data in a
-task's place, δ = 1/m. "Its method" has the noise that the mean would need, whatever the relation, as the
-remark says; of clusters it also says that the theorem applies within each, and with noise for the cluster's
-own size ε is 1.
+With Ω = (I - A)'(I - A) and a public A, task k is held near the sum of A_kl w_l over l; the mean is
+A = 11'/m, clusters are blocks. Rows of A W are broadcast by a factorisation A = C B
+with noise on B W. Sixty tasks lie on a ring; relations are the mean, six arcs, and the seven slowest waves.
+Everyone is in each of 5 rounds and says its model, clipped to 1.5; any data in a task's place, δ = 1/m.
+"Its method" has the noise of the mean whatever the relation, as the remark says; of clusters it also
+applies the theorem within each.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Table 1: four ways of fine-tuning after private MTL and after one private model for all.
 
-Mean test accuracy over writers, each way of tuning from the one board of the one run: it is free, so that a
-task may try all. Twenty steps at home, in which a writer is held near the public model by a quadratic (λ =
-0.1), by a symmetrised Kullback-Leibler divergence, by elastic weight consolidation, or not at all. Priced
-as "with the true guarantee" and "its method" are in Figure 3; MTL of "its method" tells increments, divided
-by the tasks in a round, as printed. The paper's numbers are for FEMNIST, for
-training data that are not published. What each writer has alone is in Figure 3.
+Mean test accuracy over writers, each way of tuning from the board of one run, free of charge: twenty steps
+at home, held near the public model by a quadratic (λ = 0.1), a symmetrised Kullback-Leibler divergence or
+elastic weight consolidation, or not at all. Prices are those of Figure 3. The paper's numbers are for
+training data of FEMNIST that are not published.
 """
 
 from __future__ import annotations

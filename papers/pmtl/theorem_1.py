@@ -1,11 +1,10 @@
 """Theorems 1 and 2, and the prices of Figure 2: what the published noise costs, round by round.
 
 The three published settings over all their rounds (FEMNIST: 205 tasks, a hundred in a round, a thousand
-rounds; numbers of tasks of the other two are not in the paper's text, and are those of the published
-version) at δ = 1/m, counted as the paper's code counts (moments of hidden Poisson samples, one task added
-or removed), exactly for that reading, and by the paper's own definition: any data in a task's place, all
-others colluding, who know their own coins and therefore the task's. Below are the true prices of the noise
-of Theorem 1 for q = m, σ = 4γ√(T log 1/δ)/(mε), which depend on ε and δ alone.
+rounds; other numbers of tasks are the published version's) at δ = 1/m: as the paper's code counts (moments
+of hidden Poisson samples, one task added or removed), exactly for that reading, and by the paper's own
+definition (any data in a task's place, all others colluding). Below are the true prices of the noise of
+Theorem 1 for q = m, σ = 4γ√(T log 1/δ)/(mε).
 """
 
 from __future__ import annotations
