@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.pages import markdown
-
 
 @dataclass(frozen=True)
 class Item:
@@ -43,19 +41,8 @@ def read(text: str) -> tuple[Item, ...]:
 
 INVENTORY = read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
 
-HEAD = """\
-# What of the papers is here
 
-What runs each algorithm, theorem, figure, table and data set of the five texts: a figure (`python -m papers
-run NAME`), an exhibit (`cloister museum NAME`), a test, or a function; or why nothing does.
-"""
-
-
-def page(titles: dict[str, str]) -> str:
-    """Return the page, a table a paper."""
-    lines = [HEAD]
-    for paper, title in titles.items():
-        mine = [item for item in INVENTORY if item.paper == paper]
-        rows = [(one.name, ", ".join(f"`{how}`" for how in one.how) or "-", one.note) for one in mine]
-        lines += [f"## {title}\n", markdown([("", "run by", "note"), *rows]), ""]
-    return "\n".join(lines)
+def rows() -> list[tuple[str, str, str, str]]:
+    """Return a table of all items, heads first."""
+    found = [(one.paper, one.name, ", ".join(one.how), one.note) for one in INVENTORY]
+    return [("paper", "item", "run by", "note"), *found]

@@ -51,8 +51,12 @@ def outcome(found: Outcome | None) -> str:
 
 def numbers(figure: Figure, record: Record) -> str:
     """Return all numbers of a figure, as CSV."""
+    return as_csv([COLUMNS, *figure.module.table(record["data"])])
+
+
+def as_csv(rows: Sequence[Sequence[str]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *figure.module.table(record["data"])])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
@@ -60,7 +64,7 @@ INDEX = """\
 # The papers, by command
 
 What five papers show and state, run again: figures, tables and theorems. A function of what was measured
-judges each statement. [What is here of each paper, and what is not](coverage.md); [what is false in
+judges each statement. [What runs each of their items, and what is not here](coverage.csv); [what is false in
 them](../found.md).
 
 ```
@@ -122,10 +126,7 @@ def at_a_glance(figures: list[Figure]) -> str:
 def pages(figures: list[Figure]) -> dict[str, str]:
     """Return every file of the pages, by its name."""
     made = {"README.md": index(figures)}
-    titles = {
-        name: (inspect.getdoc(package) or name).partition("\n")[0] for name, package in folders().items()
-    }
-    made["coverage.md"] = inventory.page({name: title.rstrip(".") for name, title in titles.items()})
+    made["coverage.csv"] = as_csv(inventory.rows())
     for figure in figures:
         if record := catalog.record(figure.name):
             made[f"{figure.name}.md"] = page(figure, record)
