@@ -5,12 +5,15 @@ import math
 
 import pytest
 
-from cloister import Plan
+from cloister import Plan, Trust, Unit
 from cloister.algorithms import GroupMeans, Independent, Joint, Locate, LowRank, Rescaled, SharedPrior
+from cloister.audit.zoo.plans import GramOfRecords
+from cloister.channel import Channel, Outer
 from cloister.core.roster import Groups
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.plan.forecast import BAND, DEPENDABLE, SEARCH, Forecast, forecast
+from cloister.plan.record_forecast import UnitAdvice
 
 
 def test_band_is_ordered_and_grows_with_rho():
@@ -151,3 +154,24 @@ def test_a_search_for_the_target_counts_as_four_parameters(noise):
     rhos = [plan.forecast().rho for plan in plans]
     dims = [plan.main_rounds[1] for plan in plans]
     assert rhos[1] * math.sqrt(dims[1]) == pytest.approx(rhos[0] * math.sqrt(dims[0]), rel=1e-2)
+
+
+def test_the_unit_that_is_advised_is_the_stronger_one_that_brings_something():
+    told = [UnitAdvice.of(low, heard, 1000) for low, heard in [(0.6, 80.0), (0.1, 80.0), (None, 80.0)]]
+    assert [one.unit for one in told] == ["task", "record", "record"]
+    nobody = UnitAdvice.of(0.1, heard=5.0, records=1000)
+    assert (nobody.unit, nobody.records_needed) == (None, 4000)
+    assert "hardly anything of the others is heard" in str(nobody)
+
+
+def test_records_as_units_have_a_forecast_of_their_own_that_silo_noise_makes_worse():
+    def told(trust):
+        options = {"unit": Unit.record(20_000), "trust": trust, "delta": 1e-6}
+        algorithm = GramOfRecords(Channel(21, lift=Outer()))
+        return Plan(algorithm, n_tasks=16, **options).calibrate(1.0).forecast()
+
+    central, secure, silo = (told(t) for t in (Trust.curator(), Trust.secure_sum(), Trust.silo()))
+    assert central.rho == pytest.approx(4 * silo.rho)
+    assert silo.rho < secure.rho < central.rho
+    assert "most of what sharing would gain" in str(central)
+    assert not central.calibrated

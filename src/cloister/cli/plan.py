@@ -208,6 +208,7 @@ def _document(wish: Wish) -> dict[str, object]:
         "joining_pays_from": wish.pays_from,
         "epsilon_needed": wish.epsilon_needed if wish.epsilon_needed <= MOST_EPSILON else None,
         "verdict": wish.verdict,
+        "unit": None if wish.unit is None else asdict(wish.unit),
         "at_other_epsilons": [
             dict(zip(("epsilon", "detection", "low", "high"), row, strict=True))
             for row in wish.over_epsilon(EPSILONS)
@@ -236,6 +237,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
         *([f"The guarantee does NOT hold: {'; '.join(told.reasons)}."] if not told.holds else []),
         f"Expected: {replace(wish.forecast, tasks_needed=None)}",
         wish.verdict,
+        *filter(None, [wish.unit]),
     )
     show_stages(plan)
     heads = ["epsilon", "detected at most", "kept of the gain of sharing"]

@@ -21,6 +21,7 @@ from cloister.plan.forecast import (
     dependable_mu,
     signal_to_noise,
 )
+from cloister.plan.record_forecast import UnitAdvice, records_heard
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
 from cloister.privacy.tradeoff import GaussianCurve
@@ -173,6 +174,16 @@ class Wish:
         lost = f"{100 * abs(low):.0f} % of what sharing without noise would gain"
         loses = f"{odds}, and may cost as much as {lost}" if epsilon > 0 else "nothing is gained"
         return f"Joining is a gamble here: {loses}; {instead}."
+
+    @property
+    def unit(self) -> UnitAdvice | None:
+        """Which unit of privacy to choose; None where nobody has a guess at how many rows there are."""
+        if self.rows is None:
+            return None
+        records, epsilon = math.ceil(self.tasks * self.rows), self.plan.guarantee.epsilon
+        mu = tradeoff.mu(epsilon, default_delta(records)) / self.trust.deviation(1.0, self.tasks)
+        low = self.forecast.low if self.forecast.calibrated else None
+        return UnitAdvice.of(low, records_heard(records, mu, self.codebook.width), records)
 
     def at(self, epsilon: float) -> Wish:
         """Return the same wish at another epsilon."""

@@ -87,8 +87,8 @@ class Forecast:
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
         if not self.calibrated:
-            known = f"it is known for linear models of tasks as units, from {FEWEST_TASKS} on"
-            return f"No forecast: too few tasks, a network, or records as units ({known})."
+            known = f"it is known for linear models, from {FEWEST_TASKS} on"
+            return f"No forecast: too few tasks, or a network ({known})."
         ends = _percent(self.low, self.high)
         if self.low < 0:
             ends = f"anything from losing {_percent(-self.low)} to keeping {_percent(self.high)}"

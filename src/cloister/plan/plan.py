@@ -25,6 +25,7 @@ from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
 from cloister.plan.board_checks import check_board, prior_of
 from cloister.plan.forecast import SEARCH, Forecast, forecast, rows_of_classes
 from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_files_refused
+from cloister.plan.record_forecast import RecordForecast, records_heard
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade
 from cloister.privacy.events import Cost
@@ -352,10 +353,13 @@ class Plan:
 
         `rows` is a guess at how many rows a typical task has, if that is public.
         """
+        if self.unit.by_record:
+            mu, parameters = self.main_rounds
+            return RecordForecast.of(records_heard(self.senders, mu, parameters))
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
-        known = found.calibrated and self.algorithm.network is None and not self.unit.by_record
+        known = found.calibrated and self.algorithm.network is None
         needed = None if self.trust.at_home else found.tasks_needed
         return replace(found, tasks_needed=needed, calibrated=known)
 
