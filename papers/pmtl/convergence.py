@@ -26,7 +26,7 @@ METHODS = ("published", "true")
 RATES, BUDGETS = (0.25, 0.5, 1.0), (8.0, None)
 
 
-def share_cells(tasks: int, seeds: range, **others: Any) -> list[Cell]:
+def cells(tasks: int, seeds: range, **others: Any) -> list[Cell]:
     """Return the cells with a share of the tasks in a round; of all other cells the rate is None."""
     return [
         {"tasks": tasks, **others, "epsilon": epsilon, "rate": rate, "seed": seed}
@@ -99,7 +99,7 @@ def share(rate: float, epsilon: float | None, method: str) -> str:
     return f"q = {rate:g} m, {budget(epsilon)}, {method}"
 
 
-def summarised(found: Found) -> Data:
+def summarise(found: Found) -> Data:
     """Return means over seeds of what was found with shares of the tasks, a number a method."""
     there = [(cell, value) for cell, value in found if cell["rate"] is not None]
     return {
@@ -109,7 +109,7 @@ def summarised(found: Found) -> Data:
     }
 
 
-def share_rows(data: Data, what: str) -> list[Row]:
+def table(data: Data, what: str) -> list[Row]:
     """Return a table's rows of shares."""
     return [
         (
@@ -123,8 +123,8 @@ def share_rows(data: Data, what: str) -> list[Row]:
     ]
 
 
-def draw_shares(axes: Any, data: Data) -> None:
-    for epsilon, style in zip(BUDGETS, ("-o", ":s"), strict=True):
+def draw(axes: Any, data: Data) -> None:
+    for epsilon, style in zip(BUDGETS, ("--o", ":s"), strict=True):
         for method, whose in zip(METHODS, ("paper", "repaired"), strict=True):
             points = [data[share(rate, epsilon, method)] for rate in RATES]
             curve(axes, list(RATES), points, "_", whose, style)
@@ -132,7 +132,7 @@ def draw_shares(axes: Any, data: Data) -> None:
     axes.set_xticks(RATES)
 
 
-def share_claims(data: Data, corollary: str, theorem: str) -> list[Claim]:
+def claims(data: Data, corollary: str, theorem: str) -> list[Claim]:
     """Return what more tasks in a round are worth: without noise, and where noise sets a floor."""
 
     def line(epsilon: float | None, method: str) -> tuple[list[float], str]:

@@ -38,16 +38,7 @@ from papers.figure import (
     say,
 )
 from papers.pictures import at, curve, legend
-from papers.pmtl.convergence import (
-    METHODS,
-    draw_shares,
-    plan_of,
-    share_cells,
-    share_claims,
-    share_rows,
-    steps_over_rounds,
-    summarised,
-)
+from papers.pmtl import convergence
 
 NOT_COVERED = "constants of the bound, which the paper does not print; other q than m/4, m/2 and m."
 DIM, ROWS, HIDDEN, LAM, STEP = 5, 20, 4, 0.1, 0.1
@@ -65,7 +56,7 @@ def cells(options: Options) -> list[Cell]:
         for epsilon in EPSILONS
         for seed in seeds
     ]
-    return found + share_cells(200, seeds, rounds=30)
+    return found + convergence.cells(200, seeds, rounds=30)
 
 
 def regressions(tasks: int, seed: int) -> Tasks:
@@ -82,20 +73,20 @@ def measure(cell: Cell, options: Options) -> dict[str, float]:
     learner = Module(nn.Sequential(nn.Linear(DIM, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)), nn.MSELoss())
     tasks, found = regressions(cell["tasks"], cell["seed"]), {}
     numbers = {"step": STEP, "clip": CLIP, "lam": LAM, "delta": 1 / cell["tasks"]}
-    plan = partial(plan_of, cell=cell, learner=learner, rounds=cell["rounds"], **numbers)
-    for method in METHODS:
+    plan = partial(convergence.plan_of, cell=cell, learner=learner, rounds=cell["rounds"], **numbers)
+    for method in convergence.METHODS:
         done = run(plan(method), tasks, random_state=cell["seed"], engine=Batched("cpu"))
-        steps = steps_over_rounds(done, tasks, Batched("cpu"))
+        steps = convergence.steps_over_rounds(done, tasks, Batched("cpu"))
         found[method] = digits(float(np.mean([((step / STEP) ** 2).sum(axis=1).mean() for step in steps])))
     return found
 
 
 def summarise(found: Found) -> Data:
-    data = summarised(found)
+    data = convergence.summarise(found)
     everyone = [(cell, value) for cell, value in found if cell["rate"] is None]
     for (tasks, rounds, epsilon), values in by(everyone, "tasks", "rounds", "epsilon").items():
         said = budget(epsilon)
-        for method in METHODS:
+        for method in convergence.METHODS:
             data[f"{tasks} tasks, {rounds} rounds, {said}, {method}"] = mean(
                 [value[method] for value in values]
             )
@@ -104,18 +95,18 @@ def summarise(found: Found) -> Data:
 
 def table(data: Data) -> list[Row]:
     keys = [key.removesuffix(", true") for key in data if key.endswith(", true") and "tasks" in key]
-    texts = [(key, *(say(data[f"{key}, {method}"], ".3g") for method in METHODS)) for key in keys]
+    texts = [(key, *(say(data[f"{key}, {method}"], ".3g") for method in convergence.METHODS)) for key in keys]
     rows: list[Row] = [
         (f"{key}: mean squared gradient", "", published, true, "") for key, published, true in texts
     ]
-    return rows + share_rows(data, "mean squared gradient")
+    return rows + convergence.table(data, "mean squared gradient")
 
 
 def draw(data: Data, figure: Any) -> None:
     figure.set_size_inches(9.0, 3.6)
     left, middle, right = figure.subplots(1, 3)
     for said, style in (("ε = 1", "-o"), ("ε = 8", "--o"), ("no noise", ":s")):
-        for method, whose in zip(METHODS, ("paper", "repaired"), strict=True):
+        for method, whose in zip(convergence.METHODS, ("paper", "repaired"), strict=True):
             label = f"{'as printed' if method == 'published' else 'true'}, {said}"
             points = [data[f"200 tasks, {T} rounds, {said}, {method}"] for T in LENGTHS]
             curve(left, list(LENGTHS), points, label, whose, style)
@@ -125,7 +116,8 @@ def draw(data: Data, figure: Any) -> None:
     middle.set(xlabel="tasks", yscale="log", title="30 rounds")
     at(left, list(LENGTHS))
     at(middle, list(COUNTS))
-    draw_shares(right, data)
+    convergence.draw(right, data)
+    right.set(yscale="linear", ylim=(0, None))
     legend(figure, 3)
 
 
@@ -166,7 +158,7 @@ def claims(data: Data) -> list[Claim]:
             grows([line("published", said, "rounds") for said in noisy]),
             grows([line("true", said, "rounds") for said in noisy]),
         ),
-        *share_claims(data, "Corollary 4", "Theorem 3"),
+        *convergence.claims(data, "Corollary 4", "Theorem 3"),
     ]
 
 

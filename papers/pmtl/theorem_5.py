@@ -40,14 +40,6 @@ from papers.figure import (
 )
 from papers.pictures import COLOURS, at, curve, legend
 from papers.pmtl import convergence
-from papers.pmtl.convergence import (
-    draw_shares,
-    share_cells,
-    share_claims,
-    share_rows,
-    states_over_rounds,
-    summarised,
-)
 
 NOT_COVERED = "constants of the bound, which the paper does not print; other q than m/4, m/2 and m."
 DIM, ROWS, LAM, STEP, ROUNDS, FEW = 10, 20, 0.5, 0.3, 40, 3
@@ -67,7 +59,7 @@ def cells(options: Options) -> list[Cell]:
     found: list[Cell] = [
         {"tasks": m, "epsilon": e, "rate": None, "seed": seed} for m, e in shown for seed in seeds
     ]
-    return found + share_cells(SHOWN, seeds)
+    return found + convergence.cells(SHOWN, seeds)
 
 
 def regressions(tasks: int, seed: int) -> Tasks:
@@ -113,14 +105,14 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
     floor, found = least(tasks), {}
     for method in METHODS if cell["rate"] is None else convergence.METHODS:
         done = run(plan_of(method, cell), tasks, random_state=cell["seed"])
-        walk = states_over_rounds(done, tasks, Local())
+        walk = convergence.states_over_rounds(done, tasks, Local())
         above = [digits(objective(tasks, own, public) - floor) for public, own in walk]
         found[method] = above if cell["rate"] is None else above[-1]
     return found
 
 
 def summarise(found: Found) -> Data:
-    data = summarised(found)
+    data = convergence.summarise(found)
     everyone = [(cell, value) for cell, value in found if cell["rate"] is None]
     for (tasks, epsilon), values in by(everyone, "tasks", "epsilon").items():
         key = f"{tasks} tasks, {budget(epsilon)}"
@@ -146,7 +138,7 @@ def table(data: Data) -> list[Row]:
     rows.append(("slope of the floor in m, log-log, ε = 1", "-2", *slopes, ""))
     factor = f"{data['factor a round, no noise']:.3f}"
     rows.append(("factor by which a round without noise shrinks it", "below 1", factor, factor, ""))
-    return rows + share_rows(data, "above the least value, at the end")
+    return rows + convergence.table(data, "above the least value, at the end")
 
 
 def draw(data: Data, figure: Any) -> None:
@@ -162,7 +154,7 @@ def draw(data: Data, figure: Any) -> None:
         curve(middle, list(COUNTS), [data[f"{m} tasks, ε = 1, {method}, end"] for m in COUNTS], label, whose)
     middle.set(xlabel="tasks", yscale="log", title="at the end, ε = 1")
     at(middle, list(COUNTS))
-    draw_shares(right, data)
+    convergence.draw(right, data)
     legend(figure, 3)
 
 
@@ -185,7 +177,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         Claim("Theorem 5: the floor falls as 1/m²", "power -2", floor("published"), floor("true")),
         Claim("Theorem 5: and as 1/ε²", "power -2", budgets("published"), budgets("true")),
-        *share_claims(data, "Corollary 6", "Theorem 5"),
+        *convergence.claims(data, "Corollary 6", "Theorem 5"),
     ]
 
 
