@@ -20,7 +20,7 @@ from harness.sources import Source
 
 Record = dict[str, Any]
 #: Behind figures whose code has changed since.
-OLDER = " **Measured on older code.**"
+OLDER = " **Older code.**"
 
 
 def provenance_fields(command: str, source: Source, device: str = "cpu") -> Record:
@@ -112,19 +112,14 @@ def confirmed(record: Record, source: Source, measure: Callable[[Any], Any], dev
 
 
 def provenance(record: Record, source: Source | None) -> str:
-    """Return the line that says how a result was made."""
-    load = f", load {record['load']:g} at the start" if record.get("load") is not None else ""
-    at = "" if record["commit"] == "unknown" else f" at {record['commit']}"
+    """Return the line that says how a result was made; the record itself has commit and versions."""
     seeds = f", {record['seeds']} seed{'s' * (record['seeds'] != 1)}" if record.get("seeds") else ""
+    load = f", load {record['load']:g}" if record.get("load") is not None else ""
+    made = f"`{record['command']}`, {record['date']}{seeds}, {record['machine']}{load}."
     note = f" {record['note']}" if record.get("note") else ""
     again = record.get("confirmed")
-    confirmed = ""
-    if again:
-        some = f"{again['cells']} of {record['cells']} cells"
-        confirmed = f" Confirmed at {again['commit']}, {again['date']}: {some} came out the same."
-    older = OLDER if is_older(record, source) else ""
-    made = f"`{record['command']}`{at}, {record['date']}{seeds}, {record['machine']}{load}."
-    return made + note + confirmed + older
+    confirmed = f" Confirmed {again['date']}: {again['cells']} of {record['cells']} cells." if again else ""
+    return made + note + confirmed + (OLDER if is_older(record, source) else "")
 
 
 def stale_line(name: str, record: Record | None, source: Source) -> str:

@@ -89,7 +89,7 @@ or `--seeds`, or of your own data, into `build/papers`), and goes on where it wa
 so they come out the same again. That makes them INSECURE, which does not matter for simulations and public
 data.
 
-A result *of older code* was measured before a file that it depends on changed: `python -m papers stale`
+A result of *older code* was measured before a file that it depends on changed: `python -m papers stale`
 lists these. Figures 2 and 3 and Table 1 of PMTL, and Table 1 of meta-learning, were measured several cells
 at a time on one card, in smaller blocks of tasks than a run takes by itself: last digits may differ.
 """
