@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 from cloister import Ledger, Plan, Tasks, Unit, check_algorithm, replay, run
 from cloister.algorithms import SharedPrior
+from cloister.app.summary import short_guarantee
 from cloister.audit.auditor import SingleRelease
 from cloister.channel import Channel, Outer, Plain
 from cloister.core.channel import GRID, Round
@@ -18,6 +20,7 @@ from cloister.errors import AlgorithmError, InputError, PlanError, PrivateDataEr
 from cloister.learners import Regression
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz
 from cloister.privacy.trust import Trust
+from cloister.report.run_page import PublicPart, public_page
 from cloister.sampling import Poisson
 
 RNG = np.random.default_rng(0)
@@ -220,3 +223,27 @@ def test_a_run_that_was_ended_goes_on_to_the_same_board(tmp_path):
         run(plan, TASKS, journal=tmp_path / "ours", random_state=1, progress=ended)
     done = run(plan, TASKS, journal=tmp_path / "ours", random_state=1)
     assert done.board.head == run(plan, TASKS, random_state=1).board.head
+
+
+def test_no_words_of_a_run_say_that_a_task_is_protected():
+    """Every place that says whose data are hidden says a record's: in a line, on a page."""
+    done = run(plan_of(delta=1e-6).calibrate(1.0), TASKS)
+    assert "for each record" in str(done)
+    assert "privacy for each record" in short_guarantee(done.guarantee)
+    page = public_page(PublicPart(done.plan, done.board, done.guarantee))
+    assert "could detect one record" in page
+    assert "about 2 records at once" in page
+    assert "--unit" in page
+    for claim in ("about one task", "one task's data", "tasks of one owner", "what one of them holds"):
+        assert claim not in page
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
+def test_noise_of_sums_of_records_has_the_law_that_is_priced(factor, accepted):
+    """Kolmogorov and Smirnov at 1e-4, over the noise of 150 runs: an honest law fails so often."""
+    channel, plan = JointGram(rounds=1).only, plan_of(JointGram(rounds=1), delta=1e-6).calibrate(1.0)
+    bare = channel.steps * channel.total(np.column_stack([TASKS.X, TASKS.y]), exact=True)
+    made = [run(plan, TASKS, random_state=seed).board.releases[0] for seed in range(150)]
+    priced = factor * channel.sensitivity("replace") / plan.mechanism.mu
+    scores = np.concatenate([(release.value - bare) / priced for release in made])
+    assert (kstest(scores, "norm").pvalue > 1e-4) == accepted

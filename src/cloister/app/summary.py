@@ -201,7 +201,9 @@ def short_guarantee(guarantee: Guarantee) -> str:
         return "NOT PRIVATE; the guarantee says why"
     price = f"({rounded_up(guarantee.epsilon)}, {rounded_up(guarantee.delta)})"
     rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
-    said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
+    said = (
+        f"{price}-joint differential privacy for each {guarantee.unit}, relation {guarantee.relation}; {rate}"
+    )
     if not guarantee.holds:
         return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
     return f"{said}; the guarantee says more"

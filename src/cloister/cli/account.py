@@ -174,17 +174,21 @@ def _show(plan: Plan, false_alarms: float, json: bool) -> None:
         f"{rounded_up(plan.delta)}:",
     )
     heads = ["what is hidden (relation)", "epsilon", f"detected, of {100 * false_alarms:g} % false alarms"]
-    show_table(heads, (_cells(row) for row in rows))
+    show_table(heads, (_cells(row, plan.guarantee.unit) for row in rows))
     if len(plan.stages) > 1:
         show_stages(plan)
     say(plan.guarantee, apart=True)
     return None
 
 
-_HIDDEN = {"replace": "what a task's data are (replace)", "zero_out": "that a task takes part (zero_out)"}
+_HIDDEN = {"replace": "what a {}'s data are (replace)", "zero_out": "that a {} takes part (zero_out)"}
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], unit: str) -> list[str]:
     from cloister.privacy.statement import percent
 
-    return [_HIDDEN[row["relation"]], rounded_up(row["epsilon"], 5), f"at most {percent(row['detection'])}"]
+    return [
+        _HIDDEN[row["relation"]].format(unit),
+        rounded_up(row["epsilon"], 5),
+        f"at most {percent(row['detection'])}",
+    ]

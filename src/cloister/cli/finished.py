@@ -326,8 +326,13 @@ def withdraw(
         if told.holds
         else "The guarantee of this run does not hold, so nothing bounds what it tells of this task."
     )
+    if told.holds and told.unit != "task":
+        bound = (
+            f"The guarantee is about each {told.unit}, and not about a whole task: what all records of this "
+            "one have in common may show in it for ever."
+        )
     if json:
-        rate = told.detection() if told.holds else 1.0
+        rate = told.detection() if told.holds and told.unit == "task" else 1.0
         return emit({"task": task_name, "files": removed, "detection": rate, "holds": told.holds})
     return say(
         f"Removed the model of task {task_name!r}: {', '.join(map(str, removed))}.",

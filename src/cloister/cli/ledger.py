@@ -85,9 +85,10 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
     balance = _open(ledger, population).balance
     if json:
         return emit(_document(balance, group))
-    rows = [_row("one task", balance, 1)]
+    unit = balance.account.unit
+    rows = [_row(f"one {unit}", balance, 1)]
     if group is not None:
-        rows.append(_row(f"{group} tasks of one owner", balance, group))
+        rows.append(_row(f"{group} {unit}s of one owner", balance, group))
     say(_budget(balance.account))
     show_table(["epsilon of", "spent", "budget"], rows)
     say(

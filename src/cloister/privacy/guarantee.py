@@ -276,6 +276,15 @@ class Guarantee:
         return reasons_of(Grade.LAST_BIT, self.doubts)
 
     @property
+    def protected(self) -> int:
+        """The public number of what is protected, at most."""
+        return self.n_tasks if self.units is None else self.units
+
+    def some(self, count: int) -> str:
+        """Return so many of what is protected, in words: one task, 2 records."""
+        return f"one {self.unit}" if count == 1 else f"{count} {self.unit}s"
+
+    @property
     def holds(self) -> bool:
         """Whether epsilon is finite and nothing makes it void."""
         return math.isfinite(self.epsilon) and not self.reasons

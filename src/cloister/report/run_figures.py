@@ -106,7 +106,7 @@ MOST_ROUNDS = 150
 
 
 def curve_picture(guarantee: Guarantee, width: int, height: int) -> str:
-    """Draw how often any test can detect one task's data, two tasks' or three's, against false alarms."""
+    """Draw how often any test can detect the data of one, two or three units, against false alarms."""
     frame = Frame(width, height, (0.0, 1.0), (0.0, 1.0), right=24)
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
     parts = frame.y_axis(ticks, ".0%", "detected at most")
@@ -115,11 +115,11 @@ def curve_picture(guarantee: Guarantee, width: int, height: int) -> str:
     alarms = np.concatenate([[0.0], np.geomspace(1e-4, 0.5, 60), 1 - np.geomspace(0.5, 1e-4, 60)[1:], [1.0]])
     changed, legend = alarms, []
     for tasks, kind in ((1, "curve"), (2, "second"), (3, "third")):
-        if tasks > guarantee.n_tasks:
+        if tasks > guarantee.protected:
             break
         changed = guarantee.tradeoff.detected(np.clip(changed, 0.0, 1.0))
         parts.append(f'<polyline class="{kind}" points="{frame.points(alarms, changed)}"/>')
-        legend.append((kind, "about one task" if tasks == 1 else f"about {tasks} tasks at once"))
+        legend.append((kind, f"about {guarantee.some(tasks)}{' at once' * (tasks > 1)}"))
     left, low = frame.px(1.0) - 178, frame.py(0.0) - 22 * (len(legend) + 1) - 6
     for row, (kind, text) in enumerate([*legend, ("zero", "guessing")]):
         at = low + 22 * row + 12
@@ -130,7 +130,8 @@ def curve_picture(guarantee: Guarantee, width: int, height: int) -> str:
     place = f'cx="{frame.px(FALSE_ALARMS)}" cy="{frame.py(rate)}"'
     parts.append(f'<circle class="dot" {place} r="6">{tip}</circle>')
     label = (
-        f"Detected cases against false alarms. With 5 % false alarms: at most {percent(rate)} for one task."
+        f"Detected cases against false alarms. With 5 % false alarms: at most {percent(rate)} for "
+        f"{guarantee.some(1)}."
     )
     return frame.svg(parts, f"w{width}", label)
 
@@ -149,7 +150,8 @@ def hundred_picture(guarantee: Guarantee, width: int, height: int) -> str:
         )
     frame = Frame(width, height, (0.0, 1.0), (0.0, 1.0))
     label = (
-        f"Of 100 tasks about which a guess is true, chance finds {chance} and the best test at most {found}."
+        f"Of 100 {guarantee.unit}s about which a guess is true, chance finds {chance} and the best test at "
+        f"most {found}."
     )
     return frame.svg(parts, f"w{width}", label)
 

@@ -215,7 +215,8 @@ class PublicPart:
         if not told.holds:
             return f"{tasks} learned together, and the guarantee does not hold"
         rate = percent(told.detection())
-        return f"{tasks} learned together: what one of them holds is detected in at most {rate} of cases"
+        one = "one of them" if told.unit == "task" else told.some(1)
+        return f"{tasks} learned together: what {one} holds is detected in at most {rate} of cases"
 
     @property
     def _about(self) -> str:
@@ -231,7 +232,7 @@ class PublicPart:
     @property
     def _attacks(self) -> list[tuple[str, list[str]]]:
         """How often the best test is right, for several rates of false alarms and numbers of tasks."""
-        most = min(3, self.guarantee.n_tasks)
+        most = min(3, self.guarantee.protected)
         return [
             (
                 f"{100 * alarms:g} %",
