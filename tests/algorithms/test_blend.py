@@ -29,13 +29,13 @@ from cloister.algorithms.stacking import (
     UNHEARD,
     _normal,
     _replay,
-    best_parts,
     log_prior,
 )
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression
 from cloister.learners.home import Home
+from cloister.learners.linear.question import best_parts
 from cloister.mechanisms import NoNoise
 from cloister.sampling import Everyone, Poisson
 
@@ -61,7 +61,7 @@ LOSSES = arrays(np.float64, (4, 3), elements=st.floats(0, np.inf) | st.just(np.n
 @given(LOSSES)
 def test_what_a_task_says_is_two_parts_of_one_at_most(losses):
     for caution in (NUMBERS, CLASSES):
-        said = best_parts(*losses.T, np.array([2.0, 8.0, 80.0, 8e9]), caution)
+        said = best_parts(*losses.T, caution.steep * np.array([1.0, 1.0, 5.0, 5e8]))
         assert (said >= 0).all()
         assert (said.sum(axis=1) <= 1 + 1e-12).all()
 
@@ -69,7 +69,7 @@ def test_what_a_task_says_is_two_parts_of_one_at_most(losses):
 def test_the_sensitivity_is_attained():
     """One task wants the shared model alone, in its place another its own: the sum moves by the root of 2."""
     wants_shared, wants_own = best_parts(
-        np.array([1.0, 1e-9]), np.array([0.25, 0.25]), np.array([1e-9, 1.0]), np.full(2, 8.0), NUMBERS
+        np.array([1.0, 1e-9]), np.array([0.25, 0.25]), np.array([1e-9, 1.0]), NUMBERS.steep
     )
     moved = QUESTION.total(wants_shared[None]) - QUESTION.total(wants_own[None])
     assert np.linalg.norm(moved) == pytest.approx(QUESTION.sensitivity(Relation.REPLACE), rel=1e-5)

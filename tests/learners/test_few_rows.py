@@ -17,7 +17,8 @@ from cloister.estimators import SingleTaskRegressor
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
-from cloister.learners.linear.question import LEAST_OWN, relied_on
+from cloister.learners.linear.home_constants import TRUST
+from cloister.learners.linear.question import relied_on
 
 HEARD = {"trust": np.array([0.8, 0.1])}
 SLOPES = Candidate(0.9, np.array([5.0, 2.0, -1.0]), 0.1 * np.eye(3), True)
@@ -50,7 +51,7 @@ def test_a_task_of_few_rows_keeps_to_itself_if_nobody_was_heard(n, answers):
 def test_one_row_takes_slopes_as_far_as_others_rely_on_them_and_its_own_level(shift):
     """Wherever its target is, and whatever level a candidate has: without the noise's level nobody knows."""
     found = models(Regression(3), rows(1), np.array([0.3 + shift]), [SLOPES], HEARD)
-    share = 0.8 / (1 + 3 * 0.1**2)
+    share = 0.8 - 0.1 * TRUST.doubts
     np.testing.assert_allclose(found["coef"][0, 1:], share * SLOPES.mean[1:], rtol=1e-6)
     assert (rows(1) @ found["coef"][0])[0] == pytest.approx(0.3 + shift)
     assert found["shared_weight"][0] == pytest.approx(share)
@@ -60,7 +61,7 @@ def test_rows_tell_slopes_apart_by_what_they_leave_over():
     """The formula: odds are those of before times the ratio of what is left, to the power of (n - 1) / 2."""
     X, rng = rows(3), np.random.default_rng(1)
     y = X @ SLOPES.mean + 0.2 * rng.normal(size=3)
-    share = 0.8 / (1 + 3 * 0.1**2)
+    share = 0.8 - 0.1 * TRUST.doubts
     left = [np.square(z - z.mean()).sum() for z in (y - X @ SLOPES.mean, y)]
     odds = share / (1 - share) * left[1] / left[0]
     found = models(Regression(3), X, y, [SLOPES], HEARD)["shared_weight"][0]
@@ -68,16 +69,22 @@ def test_rows_tell_slopes_apart_by_what_they_leave_over():
     assert models(Regression(3), X, 0 * y + 0.5, [SLOPES], HEARD)["shared_weight"][0] == pytest.approx(share)
 
 
-def test_what_is_relied_on_is_what_was_heard_by_how_well():
-    """Nearest to any share between 0 and 1, on average: E[s s'] / E[s'^2] of noisy ones s' is the factor."""
-    rng, error = np.random.default_rng(0), 0.3
-    share = rng.uniform(size=200_000)
-    noisy = share + error * rng.normal(size=len(share))
-    best = (share * noisy).mean() / (noisy**2).mean()
-    (found,) = relied_on([SLOPES], {"trust": np.array([0.5, error])})
-    assert found.weight == pytest.approx(0.5 * best, rel=0.01)
-    assert relied_on([SLOPES], {"trust": np.array([1.0, 0.0])})[0].weight == pytest.approx(1 - LEAST_OWN)
-    assert relied_on([SLOPES], {}) == []
+def test_what_is_relied_on_is_the_least_that_was_heard():
+    (found,) = relied_on([SLOPES], {"trust": np.array([0.5, 0.1])})
+    assert found.weight == pytest.approx(0.5 - 0.1 * TRUST.doubts)
+    assert relied_on([SLOPES], {"trust": np.array([1.0, 0.0])})[0].weight == pytest.approx(1 - TRUST.least)
+    assert relied_on([SLOPES], {"trust": np.array([0.5, 0.4])}) == relied_on([SLOPES], {}) == []
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
+def test_few_rows_say_which_part_of_the_slopes_is_theirs(part):
+    """By all of them together, beside noise that is as large as what slopes change."""
+    rng, learner = np.random.default_rng(3), Regression(3)
+    X = [rows(2 + i % 2, i) for i in range(3000)]
+    y = [x @ (part * SLOPES.mean) + 0.2 * rng.normal(size=len(x)) for x in X]
+    (block,) = Tasks.from_list(X, y).blocks([np.arange(3000)])
+    said = learner.questions["trust"].answer(Home(learner.prepare(block), block), [SLOPES], {}).sum(axis=0)
+    assert said[0] / said.sum() == pytest.approx(part, abs=0.25)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3), st.integers(0, 5))

@@ -19,8 +19,9 @@ from cloister.channel import Absolute, Relation
 from cloister.core.channel import GRID
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
+from cloister.learners.linear import home_constants
 from cloister.learners.linear.average import Candidate
-from cloister.learners.linear.question import LEAST_OWN, MOST_OWN, TRUST_SD, trust_question, trusted
+from cloister.learners.linear.question import trust_question, trusted
 from cloister.learners.linear.regression import LAMBDAS, _lambdas_of
 from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.randomness import SeededRandomness
@@ -120,10 +121,11 @@ def test_shared_priors_are_weighed_by_what_was_heard_and_how_well():
         return [c.weight for c in trusted(shared, {"trust": np.array([share, error])})]
 
     assert weights(0.4, 1e-9) == pytest.approx([0.3, 0.1])  # heard without an error: what the tasks say
-    assert weights(0.4, TRUST_SD) == pytest.approx([0.45, 0.15])  # as sure as before: the middle
+    assert weights(0.4, 0.1) == pytest.approx([0.4125, 0.1375])  # as near to before as one and a half errors
+    assert weights(0.7, 0.1) == pytest.approx([0.6, 0.2])  # which may be what it was
     assert weights(0.4, math.inf) == [0.6, 0.2]
-    assert sum(weights(0.0, 1e-9)) == pytest.approx(1 - MOST_OWN)
-    assert sum(weights(1.0, 1e-9)) == pytest.approx(1 - LEAST_OWN)
+    assert sum(weights(0.0, 1e-9)) == pytest.approx(home_constants.TRUST.least)
+    assert sum(weights(1.0, 1e-9)) == pytest.approx(1 - home_constants.TRUST.least)
     assert trusted([], {"trust": np.array([0.5, 0.1])}) == []
     newcomer = [Candidate(1.0, np.zeros(1), np.eye(1), True)]
     assert trusted(newcomer, {"trust": np.array([0.5, 0.1])})[0].weight == 1.0

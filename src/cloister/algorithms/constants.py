@@ -9,28 +9,12 @@ priors. A test holds that there are no other numbers in the modules that use the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
-#: What measures again what is tuned: ``python -m benchmarks`` and these names.
-GAIN_AND_HARM = "prior-accuracy, harm"
+from cloister.core.origin import derived, tuned
+
 #: The test of how often standard errors cover.
 COVERAGE = "tests/app/test_run_summary.py"
-
-
-def derived(value: Any, why: str) -> Any:
-    """Return the field of a number that follows from something."""
-    return field(default=value, metadata={"derived": why})
-
-
-def tuned(value: Any, what: str, by: str = GAIN_AND_HARM) -> Any:
-    """Return the field of a number that was chosen by measuring, with the benchmarks to measure it by."""
-    return field(default=value, metadata={"tuned": what, "by": by})
-
-
-def told(constants: Any) -> list[tuple[str, Any, dict[str, str]]]:
-    """Return name, value and origin of all numbers of a stage."""
-    return [(item.name, item.default, dict(item.metadata)) for item in fields(constants)]
 
 
 @dataclass(frozen=True)
@@ -145,13 +129,11 @@ class StackingConstants:
     worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
     followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
     many: float = tuned(16.0, "rows from which on blends that are nearly alike are told apart", "family-harm")
-    doubts: float = tuned(1.5, "errors of the answer that caution allows for, either way", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
     useless: float = derived(0.5, "error of a share that says nothing: as far as from the middle to an end")
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
     power: float = tuned(2.0, "of the odds that are heard: few rows draw answers to a half", "family-harm")
     lowered: float = tuned(0.7, "times these odds: too much costs more than too little", "family-harm")
-    number_steep: float = tuned(4.0, "how readily answers count, for squares", "family-harm")
     number_doubt: float = tuned(
         0.05, "part of the shared model expected in doubt, for squares", "family-harm"
     )

@@ -30,7 +30,8 @@ from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.few_rows import too_few
-from cloister.learners.linear.question import share_and_error
+from cloister.learners.linear.home_constants import TRUST
+from cloister.learners.linear.question import UNHEARD, best_parts, share_and_error
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
 
@@ -43,8 +44,6 @@ PARTS = np.linspace(0, 1, STACKING.blends)
 _ENDS = np.concatenate([[0.0], (PARTS[1:] + PARTS[:-1]) / 2, [1.0]])
 #: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
 QUESTION = Channel(2, 1.0, Absolute())
-#: What a board says before anyone was asked: the part that tasks rely on, and its error.
-UNHEARD = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Caution:
 
 #: Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own. Log-loss
 #: is mostly chance that no model foresees, and what it says of a bad one is clear.
-NUMBERS = Caution(STACKING.number_steep, STACKING.number_doubt, STACKING.number_unheard)
+NUMBERS = Caution(TRUST.steep, STACKING.number_doubt, STACKING.number_unheard)
 CLASSES = Caution(STACKING.class_steep, STACKING.class_doubt, STACKING.class_unheard)
 
 
@@ -86,30 +85,6 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
         return most
     error = math.sqrt(2) / (n_tasks * mu * math.sqrt(most))
     return most * min(1.0, (error / STACKING.clear) ** 2) if error < STACKING.useless else STACKING.nothing
-
-
-def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution: Caution) -> Floats:
-    r"""Return the two parts that each task says, (tasks, 2), from its held-out losses.
-
-    They are losses of its own model, of half of each, and of the shared model.
-
-    The loss of a blend is a parabola in the part of the shared model (for squares exactly), whose least value
-    between 0 and 1 is at a. A task says :math:`w a` and :math:`w (1 - a)`; w is less than 1 where blends
-    hardly differ.
-
-    Examples
-    --------
-    >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
-    >>> best_parts(own, half, shared, np.array([8, 8]), NUMBERS).tolist()
-    [[0.5, 0.5], [0.0, 1.0]]
-    """
-    with np.errstate(all="ignore"):
-        total, curvature = own + shared, 2 * (own + shared - 2 * half)
-        part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
-        steep = caution.steep * np.maximum(1.0, rows / STACKING.many)
-        weight = np.clip(steep * curvature / total, 0.0, 1.0)
-        parts = np.stack([weight * part, weight * (1 - part)], axis=1)
-    return np.where(np.isfinite(parts), parts, 0.0)
 
 
 def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
@@ -146,7 +121,7 @@ def log_prior(estimate: Floats, rows: Floats, caution: Caution) -> Floats:
     part, error = map(float, estimate)
     expected = caution.unheard
     if math.isfinite(error):
-        doubt = STACKING.doubts * error
+        doubt = TRUST.doubts * error
         low, high = (_sharpened(part + away) for away in (-doubt, doubt))
         least, most = caution.unheard, STACKING.surest
         expected = min(max(caution.in_doubt, low, least), max(high, least), most)
@@ -460,7 +435,9 @@ class AskParts(Stage):
         _, took_part = split_states(states, len(block))
         errors = self.choice._blend_errors(block, board, took_part)
         own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
-        parts = best_parts(own, half, shared, block.weight.sum(axis=1), self.choice._caution)
+        rows = block.weight.sum(axis=1)
+        steep = self.choice._caution.steep * np.maximum(1.0, rows / STACKING.many)
+        parts = best_parts(own, half, shared, steep)
         parts = np.where(_comparable(block)[:, None], parts, 0.0)
         return parts, states | {"held_out": errors.T} if states else {}
 

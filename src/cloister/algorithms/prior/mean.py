@@ -271,7 +271,7 @@ def _widened(factor: Floats, noise: float) -> Floats:
 
 def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
     """Return how much of the mean's square is noise; of the intercept alone, where there is nothing else."""
-    slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
+    slopes = mean.reshape(-1, learner.dim)[:, int(learner.intercept and learner.dim > 1) :].ravel()
     square = float(slopes @ slopes)  # zero where it did not stand out: all of it is noise
     return min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
 

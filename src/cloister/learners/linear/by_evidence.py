@@ -26,6 +26,7 @@ from cloister.learners.linear.average import (
     normal_on_grid,
 )
 from cloister.learners.linear.few_rows import too_few
+from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.question import (
     Answers,
     Candidates,
@@ -38,9 +39,9 @@ from cloister.learners.linear.question import (
 from cloister.learners.linear.softmax import NEGLIGIBLE
 
 #: Grid of the prior's variance, for rows of norm at most about 1; in own units, of all slopes together.
-VARIANCES = np.geomspace(1e-2, 1e2, 9)
+VARIANCES = np.geomspace(*SCORE.variances)
 #: A task alone: prior deviation of an intercept from the own rates.
-OWN_INTERCEPT = 0.5
+OWN_INTERCEPT = SCORE.level
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,16 +66,16 @@ class EvidenceLearner(BayesianLearner):
     #: Nothing is asked before the mean is known.
     first: ClassVar[tuple[Question, ...]] = ()
     #: Intercepts vary this many times as much between tasks as slopes do, where they may.
-    loose = 30.0
+    loose = SCORE.loose
     #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
     widening = 1.0
     #: Usual variance of scores in own units, by all slopes together: few rows ask for less than there is.
-    usual = 2.0
+    usual = SCORE.usual
 
     @property
     def variance_weights(self) -> Floats:
         """Log weights of variances in own units."""
-        return normal_on_grid(np.log(VARIANCES), math.log(self.usual), 2.0)
+        return normal_on_grid(np.log(VARIANCES), math.log(self.usual), SCORE.usual_sd)
 
     @property
     def last(self) -> tuple[Question, ...]:
@@ -86,7 +87,7 @@ class EvidenceLearner(BayesianLearner):
 
     @property
     def own_scales(self) -> tuple[float, float]:
-        return 0.2, 1 / max(1, self.dim - int(self.intercept))
+        return SCORE.own_level, 1 / max(1, self.dim - int(self.intercept))
 
     @abstractmethod
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
@@ -180,4 +181,4 @@ def _usual_variance(value: Floats, noise: float) -> Floats:
     """Return center and sd of the log variance that explains the tasks best."""
     mass, grid = np.exp(tempered(value, noise)), np.log(VARIANCES)
     center = float(mass @ grid)
-    return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
+    return np.array([center, max(TRUST.scale_sd, math.sqrt(float(mass @ (grid - center) ** 2)))])

@@ -19,7 +19,7 @@ from cloister.learners.linear.by_evidence import (
     by_class,
     check_class_weight,
 )
-from cloister.learners.linear.few_rows import LEAST_ROWS
+from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.softmax import laplace, mode, posterior
@@ -63,21 +63,21 @@ class Classification(EvidenceLearner):
         Rows of norm 1 have the smaller numbers the more columns there are, and scores the longer weights;
         with several classes each has its own.
         """
-        return 2.0 if self.classes == 2 else 2.0 * math.sqrt(self.size)
+        return SCORE.clip if self.classes == 2 else SCORE.clip * math.sqrt(self.size)
 
     @property
     def variance(self) -> float:
         """Prior variance of the offset a task reports."""
-        return 10.0 * self._stretch
+        return SCORE.told * self._stretch
 
     @property
     def prior_scales(self) -> tuple[float, float, float]:
-        return self._stretch, 0.3 * self._stretch, self._stretch
+        return self._stretch, SCORE.slopes * self._stretch, self._stretch
 
     @property
     def _stretch(self) -> float:
         """What variances of weights grow by with the number of columns; two classes were measured without."""
-        return 1.0 if self.classes == 2 else max(1.0, self.dim / 4)
+        return 1.0 if self.classes == 2 else max(1.0, self.dim / SCORE.columns)
 
     @property
     def loss(self) -> Softmax:
@@ -104,7 +104,7 @@ class Classification(EvidenceLearner):
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
         block = by_class(home.rows, self.class_weight)
-        factor = math.sqrt(self._stretch) * loose_intercept(self.dim, 3.0, self.intercept)
+        factor = math.sqrt(self._stretch) * loose_intercept(self.dim, SCORE.scale_level, self.intercept)
         X, scores = self._whiten(block, factor), self._scores(block, mean)
         fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
         return fit.log_evidence
@@ -128,7 +128,7 @@ class Classification(EvidenceLearner):
         units = OwnUnits.of(block.X, block.weight, self.intercept)
         factor, scores = candidate.factor[: self.dim, : self.dim], self._scores(block, candidate.mean)
         X = units.design @ factor
-        few, slopes = units.total < LEAST_ROWS, slice(int(self.intercept), None)  # they know no own units
+        few, slopes = units.total < TRUST.few, slice(int(self.intercept), None)  # they know no own units
         X[:, :, slopes] = np.where(few[:, None, None], 0.0, X[:, :, slopes])
         fit = laplace(X, scores, block.y, units.weight, VARIANCES, classes=self.classes)
 
@@ -149,7 +149,7 @@ class Classification(EvidenceLearner):
         """
         block = by_class(home.rows, self.class_weight)
         units = OwnUnits.of(block.X, block.weight, self.intercept)
-        few, q = units.total < LEAST_ROWS, self.classes - 1
+        few, q = units.total < TRUST.few, self.classes - 1
         X, offset = np.where(few[:, None, None], 0.0, units.design), np.zeros((len(block), q))
         back = units.back
         worth = np.full(len(block), math.log(weight))

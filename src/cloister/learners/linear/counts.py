@@ -32,7 +32,7 @@ from cloister.learners.linear.by_evidence import (
     EvidenceLearner,
     Scored,
 )
-from cloister.learners.linear.few_rows import LEAST_ROWS
+from cloister.learners.linear.home_constants import TRUST
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import PoissonLoss, middle_of
 from cloister.learners.linear.own_units import OwnUnits
@@ -198,7 +198,7 @@ class CountRegression(EvidenceLearner):
         factor: Floats = candidate.factor
         if candidate.own_units:
             units = OwnUnits.of(block.X[:, :, : self.dim], block.weight, self.intercept)
-            few = (units.total < LEAST_ROWS)[:, None, None]  # their spreads say nothing of other values
+            few = (units.total < TRUST.few)[:, None, None]  # their spreads say nothing of other values
             first = np.arange(self.dim) == (0 if self.intercept else -1)
             design, factor = np.where(few & ~first, 0.0, units.design) @ factor, units.back @ factor
         else:
@@ -283,7 +283,7 @@ class _Own:
     @classmethod
     def of(cls, learner: CountRegression, block: Block) -> _Own:
         units = OwnUnits.of(block.X[:, :, : learner.dim], block.weight, learner.intercept)
-        few = units.total < LEAST_ROWS
+        few = units.total < TRUST.few
         design, back = np.where(few[:, None, None], 0.0, units.design), units.back
         scores, level = learner._scores(block, np.zeros(learner.dim)), np.zeros(len(block))
         if learner.intercept:

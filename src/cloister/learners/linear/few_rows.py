@@ -27,21 +27,18 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats
 from cloister.learners.linear.average import Candidate, Posterior
+from cloister.learners.linear.home_constants import TRUST
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
 
-#: With fewer rows than this a task on its own has a level and no slopes.
-LEAST_ROWS = 4
-#: Typical distances of targets from their center in the unit that was found.
-TYPICAL = 3.0
 #: Targets that are left over count as no less than this part of what there was: rounding.
 EXACT = 1e-12
 
 
 def too_few(count: Floats) -> NDArray[np.bool_]:
     """Say which tasks have rows, and fewer than it takes to fit slopes and compare priors."""
-    return (count > 0) & (count < LEAST_ROWS)
+    return (count > 0) & (count < TRUST.few)
 
 
 def own_level_shared_slopes(
@@ -60,11 +57,7 @@ def own_level_shared_slopes(
     spread : float
         By how many times less than a candidate's covariance slopes vary.
     """
-    there = block.weight > 0
-    share = np.where(there, block.weight, 0.0) / block.weight.sum(axis=1, keepdims=True)
-    y, X = np.where(there, block.y, 0.0), np.where(there[:, :, None], block.X, 0.0)
-    level, middle = (share * y).sum(axis=1), (share[:, None, :] @ X)[:, 0]
-    y, X = np.where(there, y - level[:, None], 0.0), np.where(there[:, :, None], X - middle[:, None, :], 0.0)
+    level, middle, y, X = _centred(block)
     turn = np.repeat(np.eye(block.X.shape[2])[None], len(block), axis=0)
     turn[:, 0] = -middle / middle[:, :1]
     square, parts = (block.weight * y**2).sum(axis=1), []
@@ -79,11 +72,27 @@ def own_level_shared_slopes(
     return [Posterior(own, alone.coef, alone.covariance, alone.noise), *parts]
 
 
+def slope_losses(block: Block, slopes: Floats, parts: Sequence[float]) -> list[Floats]:
+    """Return each task's sum of squares around its own mean, of each part of the shared slopes."""
+    _, _, y, X = _centred(block)
+    return [(block.weight * np.square(y - part * (X @ slopes))).sum(axis=1) for part in parts]
+
+
 def with_level(factor: Floats, variance: Floats | float) -> Floats:
     """Return the factor of a covariance to which so much is added for the level."""
     both = np.concatenate([factor.T, math.sqrt(variance) * np.eye(1, len(factor))])
     upper = np.linalg.qr(both).R
     return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
+
+
+def _centred(block: Block) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return each task's mean target and row, and its targets and rows less these."""
+    there = block.weight > 0
+    share = np.where(there, block.weight, 0.0) / block.weight.sum(axis=1, keepdims=True)
+    y, X = np.where(there, block.y, 0.0), np.where(there[:, :, None], block.X, 0.0)
+    level, middle = (share * y).sum(axis=1), (share[:, None, :] @ X)[:, 0]
+    y, X = np.where(there, y - level[:, None], 0.0), np.where(there[:, :, None], X - middle[:, None, :], 0.0)
+    return level, middle, y, X
 
 
 def _slopes(candidates: Sequence[Candidate]) -> list[tuple[Floats, float, Floats]]:

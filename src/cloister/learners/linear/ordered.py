@@ -33,7 +33,7 @@ from cloister.learners.linear.by_evidence import (
     Scored,
     by_class,
 )
-from cloister.learners.linear.few_rows import LEAST_ROWS
+from cloister.learners.linear.home_constants import TRUST
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import Loss, longest_row
 from cloister.learners.linear.own_units import OwnUnits
@@ -217,7 +217,7 @@ class OrderedClassification(EvidenceLearner):
         block, factor = by_class(home.rows, self.class_weight), np.asarray(candidate.factor)
         if candidate.own_units:
             units = OwnUnits.of(block.X, block.weight, self.intercept)
-            few = (units.total < LEAST_ROWS)[:, None, None]  # their spreads say nothing of other values
+            few = (units.total < TRUST.few)[:, None, None]  # their spreads say nothing of other values
             first = np.arange(self.width) == (0 if self.intercept else -1)
             design = np.where(few & ~first, 0.0, units.design) @ factor[: self.width]
             rows = self._around(block, design, factor, candidate.mean)
@@ -241,7 +241,7 @@ class OrderedClassification(EvidenceLearner):
         """
         block, e = by_class(home.rows, self.class_weight), self.classes - 2
         units = OwnUnits.of(block.X, block.weight, self.intercept)
-        few, unit = units.total < LEAST_ROWS, np.full(self.dim, 1.0)
+        few, unit = units.total < TRUST.few, np.full(self.dim, 1.0)
         design = np.where(few[:, None, None], 0.0, units.design)
         level, logs = self._own_cuts(block, units.weight)
         unit[self.width :] = OWN_INTERCEPT * math.sqrt(self.width)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.core.arrays import Floats, States
+from cloister.learners.linear.few_rows import EXACT
+from cloister.learners.linear.home_constants import NUMBER
 from cloister.learners.linear.own_units import OwnUnits, turned
 from cloister.learners.linear.ridge import ABSURD, RidgeFit, Spectrum, ridge_fit, summary
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: Penalties in own units, the last of which leaves no slope.
-OWN_LAMBDAS = np.append(np.geomspace(1e-3, 1e3, 13), 1e12)
+OWN_LAMBDAS = np.append(np.geomspace(*NUMBER.own_lambdas), 1 / EXACT)
 
 _KEPT = "own_"
 

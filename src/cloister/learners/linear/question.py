@@ -14,10 +14,10 @@ from cloister.core.channel import Channel
 from cloister.core.lifts import Absolute
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.home_constants import TRUST
 
-#: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
-#: and the least and the most weight of the own prior.
-TRUST_SD, LEAST_OWN, MOST_OWN = 0.25, 0.03, 0.98
+#: What a board says of a share before anyone was asked: the share, and its error.
+UNHEARD = (0.0, math.inf)
 
 Candidates: TypeAlias = Sequence[Candidate]
 #: What became of the answers, by the question's name; empty where nobody asked.
@@ -70,7 +70,7 @@ def trust_question(answer: Callable[[Home, Candidates, Answers], Floats]) -> Que
         "trust",
         "how far tasks rely on what they share",
         Channel(2, 1.0, Absolute()),
-        (0.0, math.inf),
+        UNHEARD,
         answer,
         _usual_trust,
     )
@@ -96,16 +96,28 @@ def share_and_error(part: float, total: float, noise: float) -> tuple[float, flo
     return share, noise * math.hypot(share, 1 - share) / total
 
 
-def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
-    r"""Weigh shared priors as a task may that cannot tell: by what was heard of them, and by nothing else.
+def believed(before: float, answer: Floats) -> float:
+    """Return the share to believe in: the nearest to the one before of those that the answer allows.
 
-    Any share s of tasks, between 0 and 1, may be explained by them. Heard with an error e it counts as
-    :math:`s / (1 + 3 e^2)`, which is nearest to it on average: :math:`E[s^2] = 1/3`. Not heard it is zero,
-    and so is the weight of a mean that is all noise.
+    It allows what is within one and a half errors, and anything if it was not heard.
+
+    Examples
+    --------
+    >>> [believed(0.8, np.array([0.3, error])) for error in (0.1, 0.5, math.inf)]
+    [0.45, 0.8, 0.8]
     """
+    share, error = map(float, answer)
+    return min(max(before, share - TRUST.doubts * error), share + TRUST.doubts * error)
+
+
+def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
+    """Weigh shared priors as a task may that cannot tell: by what was heard of them, and by nothing else.
+
+    Any share of tasks may be explained by them, and before the answer none is. The weight of a mean that is
+    all noise is zero, too.
+    """
+    share = min(believed(0.0, answers.get("trust", np.array(UNHEARD))), 1 - TRUST.least)
     before = sum(candidate.weight for candidate in candidates)
-    share, error = map(float, answers.get("trust", (0.0, math.inf)))
-    share = min(share / (1 + 3 * error**2), 1 - LEAST_OWN)
     found = [replace(c, weight=c.weight * c.heard * share / before) for c in candidates]
     return [candidate for candidate in found if candidate.weight > 0]
 
@@ -120,7 +132,27 @@ def trusted(candidates: Candidates, answers: Answers) -> list[Candidate]:
     asked = "trust" in answers and np.isfinite(answers["trust"][1])
     if not asked or not candidates or before > 1 - 1e-9:  # a task without rows has no prior of its own
         return list(candidates)
-    share, error = map(float, answers["trust"])
-    share = (before * error**2 + share * TRUST_SD**2) / (error**2 + TRUST_SD**2)
-    share = min(max(share, 1 - MOST_OWN), 1 - LEAST_OWN)
+    share = min(max(believed(before, answers["trust"]), TRUST.least), 1 - TRUST.least)
     return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]
+
+
+def best_parts(own: Floats, half: Floats, shared: Floats, steep: float | Floats) -> Floats:
+    r"""Return the two parts of a task's best blend of its own and a shared model, (tasks, 2).
+
+    They follow from the losses of its own model, of half of each, and of the shared model. The loss of a
+    blend is a parabola in the part of the shared model (for squares exactly), whose least value between 0 and
+    1 is at a. A task says :math:`w a` and :math:`w (1 - a)`, two parts of 1 at most; w is less than 1 where
+    blends hardly differ: it is `steep` times the curvature over the sum of own and shared loss.
+
+    Examples
+    --------
+    >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
+    >>> best_parts(own, half, shared, steep=4.0).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    with np.errstate(all="ignore"):
+        total, curvature = own + shared, 2 * (own + shared - 2 * half)
+        part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
+        weight = np.clip(steep * curvature / total, 0.0, 1.0)
+        parts = np.stack([weight * part, weight * (1 - part)], axis=1)
+    return np.where(np.isfinite(parts), parts, 0.0)

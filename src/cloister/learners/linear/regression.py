@@ -24,18 +24,19 @@ from cloister.learners.linear.average import (
     weighed,
 )
 from cloister.learners.linear.few_rows import (
-    LEAST_ROWS,
-    TYPICAL,
     own_level_shared_slopes,
+    slope_losses,
     too_few,
     with_level,
 )
+from cloister.learners.linear.home_constants import NUMBER, TRUST
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.question import (
     Answers,
     Candidates,
     Question,
+    best_parts,
     centred,
     relied_on,
     share_and_error,
@@ -54,12 +55,6 @@ from cloister.learners.linear.ridge import (
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
-
-#: Of a task without rows, and the least of one with rows that a shared prior explains.
-WITHOUT_ROWS, LEAST_SHARED = 5.0, 3.0
-#: Share of the degrees of freedom that is kept: choosing among priors and penalties takes the rest, and
-#: targets are not quite normal. Measured on rows held out (``python -m benchmarks intervals``).
-KEPT = 0.75
 
 
 def degrees_of_freedom(count: Floats, fitted: Floats, shared: Floats) -> Floats:
@@ -84,25 +79,23 @@ def degrees_of_freedom(count: Floats, fitted: Floats, shared: Floats) -> Floats:
     >>> degrees_of_freedom(rows, np.full(4, 3.0), weight).round(2).tolist()
     [5.0, 6.75, 4.15, 3.0]
     """
-    with_prior = np.where(count > 0, np.maximum(KEPT * (count + 1), LEAST_SHARED), WITHOUT_ROWS)
-    alone = np.maximum(KEPT * (count - 1 - fitted), 1.0)
+    with_prior = np.maximum(NUMBER.kept * (count + 1), NUMBER.least_freedom)
+    with_prior = np.where(count > 0, with_prior, NUMBER.without_rows)
+    alone = np.maximum(NUMBER.kept * (count - 1 - fitted), 1.0)
     return np.asarray(1 / (shared / with_prior + (1 - shared) / alone))
 
 
 #: Grid of lambdas, for features that fill their bounds; tasks are asked how well they are explained by those
 #: from one of them on. Who wants a smaller one finds out for itself: few do, and these would speak loudest.
-LAMBDAS, ASKED_FROM = np.geomspace(1e-5, 1e2, 19), 3
-#: Deviation of a task's features, in half-widths of their bounds, below which slopes are taken to be longer.
-NARROW = 0.3
-#: Grid of the noise variance's prior scale, for targets in [-1, 1].
-NOISE_RANGE = (2e-4, 0.5)
-#: The first is for tables without noise: tasks say that of theirs as the lowest of the range.
-NOISE_SCALES = np.append(1e-5, np.geomspace(*NOISE_RANGE, 8))
-#: How surely a task's own noise is what tasks said it usually is; it may be any, otherwise.
-USUAL_NOISE = 0.9
+ASKED = np.geomspace(*NUMBER.lambdas)[NUMBER.asked :]
+LAMBDAS = np.append(np.geomspace(NUMBER.exact, ASKED[0], NUMBER.asked + 1)[:-1], ASKED)
+#: Grid of the noise variance's prior scale, for targets in [-1, 1]; tasks say of what is below their
+#: range that it is the lowest, and so the first is as likely as the second, whatever they say.
+NOISE_SCALES = np.append(NUMBER.exact, np.geomspace(*NUMBER.noise, NUMBER.noises))
 #: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
-OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
-OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
+_PENALTIES = NUMBER.own_lambdas[-1]
+OWN_LAMBDA_WEIGHTS = np.log([*[(1 - NUMBER.no_slope) / _PENALTIES] * _PENALTIES, NUMBER.no_slope])
+OWN_SCALES = np.geomspace(*NUMBER.own_noises)
 
 
 @dataclass(frozen=True)
@@ -124,15 +117,15 @@ class Regression(BayesianLearner):
     intercept: bool = True
 
     #: How far a task's weights may lie from the public point before its message is clipped.
-    clip = 0.5
+    clip = NUMBER.clip
     #: Ridge of the weights a task reports.
-    ridge = 0.05
+    ridge = NUMBER.ridge
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
-    prior_scales = (0.05, 0.01, 0.05)
+    prior_scales = (NUMBER.plain, NUMBER.slopes, NUMBER.plain)
     #: Tasks often differ by their level alone.
-    loose = 100.0
+    loose = NUMBER.loose
     #: At the usual lambda, twice the noise variance, weights vary around the mean by half of a prior's scale.
-    widening = 2.0
+    widening = NUMBER.usual_lambda
     #: A prior around the mean in own units gains nothing: targets have been located.
     own_scales = None
 
@@ -144,8 +137,7 @@ class Regression(BayesianLearner):
 
     @property
     def last(self) -> tuple[Question, ...]:
-        asked = len(LAMBDAS) - ASKED_FROM
-        channel, unknown = Channel(asked, 2.0, Plain()), (0.0,) * asked
+        channel, unknown = Channel(len(ASKED), 2.0, Plain()), (0.0,) * len(ASKED)
         scale = Question("scale", "how far tasks differ", channel, unknown, self._lambdas, _usual_lambdas)
         return scale, trust_question(self._trusts)
 
@@ -188,7 +180,7 @@ class Regression(BayesianLearner):
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
         own = _alone(OwnRidge.kept(home.states), {})
         noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
-        low, high = np.log(NOISE_RANGE)
+        low, high = np.log(NUMBER.noise)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
         freedom = np.maximum(home.states["count"] - 1 - own.effective_parameters, 0.0)
         trust = freedom / (1 + freedom)  # the log of a variance with so many is about 1 / freedom too low
@@ -196,26 +188,28 @@ class Regression(BayesianLearner):
 
     def _usual_level(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the tasks' log noise variance; sd infinite if noise hides it."""
-        low, high = np.log(NOISE_RANGE)
+        low, high = np.log(NUMBER.noise)
         unknown = np.array([0.5 * (low + high), np.inf])
         total = float(value.sum())
         if total <= 0:
             return unknown
         level, error = share_and_error(float(value[0]), total, noise)
         error *= high - low
-        return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
+        if error >= 1:
+            return unknown
+        return np.array([low + level * (high - low), math.hypot(TRUST.scale_sd, error)])
 
     def _lambdas(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         if not candidates:
-            return np.zeros((len(home), len(LAMBDAS) - ASKED_FROM))
+            return np.zeros((len(home), len(ASKED)))
         evidence = self.weigh(home, candidates)["evidence"]
-        return centred(_log_sum_over(1, evidence + _level(answers)[:, None])[:, ASKED_FROM:])
+        return centred(_log_sum_over(1, evidence + _level(answers)[:, None])[:, NUMBER.asked :])
 
     def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one.
 
-        Tasks of too few rows compare slopes at even odds, and say the less the less they can tell.
+        Tasks of too few rows say which part of the shared slopes would have served them best.
         """
         if not candidates:
             return np.zeros((len(home), 2))
@@ -226,21 +220,22 @@ class Regression(BayesianLearner):
         return np.asarray(home.apart(self._few(home), answer)["answer"])
 
     def _trust_in_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
-        total, none = 2 * sum(candidate.weight for candidate in candidates), np.zeros((len(home), self.dim))
-        even = [replace(candidate, weight=candidate.weight / total) for candidate in candidates]
-        alone = Posterior(np.full(len(home), -math.log(2)), none, none[:, :, None] * none[:, None, :])
-        shared = chances(own_level_shared_slopes(home.rows, alone, even, self.widening))[:, 1:].sum(axis=1)
-        parts = np.stack([shared, 1 - shared], axis=1)
-        return np.asarray(np.abs(2 * shared[:, None] - 1) * parts)
+        """Say the best part of the shared slopes around the own mean, and of none."""
+        weights = np.array([candidate.weight for candidate in candidates])
+        slopes = weights / weights.sum() @ np.stack([candidate.mean for candidate in candidates])
+        own, half, shared = slope_losses(home.rows, slopes, (0.0, 0.5, 1.0))
+        return best_parts(own, half, shared, TRUST.steep)
 
     def _trust(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         evidence, shared = self.weigh(home, candidates)["evidence"], _shared(candidates)
         together = _log_prior(replace(shared[0], weight=1.0), answers)  # alike for all of them
-        worths, lambdas = [_worth(evidence.swapaxes(0, 1) + together)], _lambdas_of(states)
+        worths, lambdas = [log_sum(evidence + together.swapaxes(0, 1))], _lambdas_of(states)
         others = [candidate for candidate in candidates if candidate not in shared]
-        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, answers)) for c in others]
+        for one in others:
+            weights = _evidence(stats, one, lambdas) + _log_prior(one, answers)
+            worths.append(log_sum(weights.swapaxes(0, 1)))
         own = _alone(OwnRidge.kept(states), answers).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
@@ -257,7 +252,7 @@ class Regression(BayesianLearner):
                 return self._average(home, trusted(candidates, answers), answers)
             heard = relied_on(candidates, answers)
             if heard and _known_level(answers) is not None:
-                between = max(0.0, TYPICAL**-2 - math.exp(float(answers["level"][0])))
+                between = max(0.0, NUMBER.typical**-2 - math.exp(float(answers["level"][0])))
                 wide = self.widening * self.dim * between
                 heard = [replace(c, factor=with_level(c.factor, wide)) for c in heard]
                 return self._average(home, heard, answers)
@@ -344,12 +339,6 @@ def _log_sum_over(axis: int, log_weights: Floats) -> Floats:
     return np.asarray(np.squeeze(top, axis) + np.log(np.exp(log_weights - top).sum(axis=axis)))
 
 
-def _worth(log_weights: Floats) -> Floats:
-    """Return log sum exp of every task's weights, (scales, tasks, lambdas)."""
-    top = log_weights.max(axis=0).max(axis=1)
-    return np.asarray(top + np.log(np.exp(log_weights - top[:, None]).sum(axis=0).sum(axis=1)))
-
-
 def _shares(log_weights: Floats, scales: Floats) -> tuple[Floats, _Shares]:
     """Return log sum exp of every task's weights, (scales, tasks, lambdas), and their shares of that sum."""
     top = log_weights.max(axis=0).max(axis=1)
@@ -385,7 +374,9 @@ def _narrowness(states: States) -> Floats:
         return np.ones(len(scale))
     deviation = np.where(scale > 0, front[:, None] / np.where(scale > 0, scale, 1.0), 0.0)
     typical = np.sqrt(np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(scale.shape[1], 1))
-    narrow = np.where(typical > 1e-6, np.clip(NARROW / np.maximum(typical, 1e-6), 1.0, 1e3), 1.0)
+    narrow = np.where(
+        typical > 1e-6, np.clip(NUMBER.narrow / np.maximum(typical, 1e-6), 1.0, 1 / NUMBER.narrowest), 1.0
+    )
     rows = np.maximum(states["count"], 1)
     return np.asarray(narrow ** (1 - 1 / rows))
 
@@ -394,9 +385,13 @@ def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
     """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
     over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
-        over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None, None], 1.5)
+        over_lambda = normal_on_grid(
+            np.log(LAMBDAS), np.log(NUMBER.usual_lambda * NOISE_SCALES)[:, None, None], NUMBER.lambda_sd
+        )
         if "scale" in answers:  # what explains all tasks together
-            over_lambda = over_lambda + np.pad(answers["scale"], (ASKED_FROM, 0), mode="edge")
+            free = math.log((1 - TRUST.usual) / len(answers["scale"]))
+            said = np.logaddexp(answers["scale"] + math.log(TRUST.usual), free)
+            over_lambda = over_lambda + np.pad(said, (NUMBER.asked, 0), mode="edge")
             over_lambda -= np.log(np.exp(over_lambda).sum(axis=-1, keepdims=True))
     return np.asarray(over_lambda + (_level(answers)[:, None, None] + math.log(candidate.weight)))
 
@@ -434,12 +429,12 @@ def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     else:
         usual, free = NOISE_SCALES[:, None] / rows.unit**2, np.tile(OWN_SCALES[:, None], len(rows.unit))
         scales = np.concatenate([usual, free])
-        usual = np.tile(known[:, None] + math.log(USUAL_NOISE), len(rows.unit))
-        level = np.concatenate([usual, _own_level(rows) + math.log(1 - USUAL_NOISE)])
+        usual = np.tile(known[:, None] + math.log(TRUST.usual), len(rows.unit))
+        level = np.concatenate([usual, _own_level(rows) + math.log(1 - TRUST.usual)])
     fit = rows.fit(scales)
     joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
-    joint[..., :-1] = np.where((rows.count < LEAST_ROWS)[:, None], -np.inf, joint[..., :-1])
-    worth = _worth(joint) - rows.count * np.log(rows.unit)
+    joint[..., :-1] = np.where((rows.count < TRUST.few)[:, None], -np.inf, joint[..., :-1])
+    worth = log_sum(joint.swapaxes(0, 1)) - rows.count * np.log(rows.unit)
     if rows.front is not None:
         worth -= 0.5 * np.log1p(rows.count)
     joint += rows.left_out
@@ -458,7 +453,7 @@ def _own_level(rows: OwnRidge) -> Floats:
 
     The more so where there are as many features as rows, so that any targets could be fitted exactly.
     """
-    power = np.where(rows.count > rows.scale.shape[1] + 1, 0.25, 1.0)
+    power = np.where(rows.count > rows.scale.shape[1] + 1, NUMBER.own_power, 1.0)
     weights = power * np.log(OWN_SCALES)[:, None]
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
@@ -466,7 +461,9 @@ def _own_level(rows: OwnRidge) -> Floats:
 def _known_level(answers: Answers) -> Floats | None:
     """Return the log weights of the noise scales around what tasks answered, if that is known."""
     if "level" in answers and np.isfinite(answers["level"][1]):
-        return normal_on_grid(np.log(NOISE_SCALES), *map(float, answers["level"]))
+        return normal_on_grid(
+            np.log(np.maximum(NOISE_SCALES, NUMBER.noise[0])), *map(float, answers["level"])
+        )
     return None
 
 

@@ -1,0 +1,83 @@
+"""The numbers that tasks choose by at home: a frozen dataclass a kind of target.
+
+See `cloister.algorithms.constants` for those of what tasks share, and for the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloister.core.origin import derived, tuned
+
+#: How well intervals cover, and how wide they are.
+INTERVALS = "intervals"
+
+
+@dataclass(frozen=True)
+class TrustConstants:
+    """How far a task relies on what others share."""
+
+    few: int = tuned(4, "rows from which on a task has slopes of its own, and can compare priors", "harm")
+    doubts: float = tuned(1.5, "errors of an answer that caution allows for, either way", "family-harm, harm")
+    steep: float = tuned(4.0, "how readily answers about squares count", "family-harm, harm")
+    least: float = tuned(0.03, "weight of the own prior, or of the shared ones")
+    usual: float = tuned(0.9, "part of tasks that an answer of all tasks about noise and scale holds for")
+    scale_sd: float = tuned(0.7, "deviation of the log of a usual scale between tasks, at least")
+
+
+@dataclass(frozen=True)
+class NumberConstants:
+    """What tasks whose targets are numbers make of their rows."""
+
+    clip: float = tuned(0.5, "longest offset of weights that is told")
+    ridge: float = tuned(0.05, "of the weights that are told")
+    plain: float = tuned(0.05, "variance of weights around the mean, in noise variances over lambda")
+    slopes: float = tuned(0.01, "of slopes, in the prior in which levels vary more")
+    loose: float = tuned(100.0, "times more that levels vary in it")
+    usual_lambda: float = derived(2.0, "noise variances: weights then vary by half of the prior's scale")
+    lambda_sd: float = tuned(1.5, "deviation of log lambda around that")
+    lambdas: tuple[float, float, int] = tuned((1e-5, 1e2, 19), "grid that tasks are asked about: 3 to 18")
+    asked: int = tuned(3, "first of it: who needs a smaller one finds out, and would speak loudest")
+    narrow: float = tuned(0.3, "deviation of features, in half-widths, below which slopes are longer", "harm")
+    narrowest: float = derived(1e-3, "as narrow as columns are made by the widest bounds that are sensible")
+    noise: tuple[float, float] = tuned((2e-4, 0.5), "range of the noise variance that tasks tell")
+    noises: int = tuned(8, "steps of it")
+    exact: float = tuned(1e-7, "noise variance of tables without noise, for those who find out", "harm")
+    typical: float = derived(3.0, "typical distances of targets from their center in the unit found")
+    own_lambdas: tuple[float, float, int] = derived(
+        (1e-3, 1e3, 13), "half decades from no ridge to no slope: rows count 1 each in own units"
+    )
+    no_slope: float = tuned(0.05, "weight of a penalty that leaves no slope", "harm")
+    own_noises: tuple[float, float, int] = derived(
+        (1e-6, 1.0, 9), "from a thousandth of the targets' own deviation to all of it"
+    )
+    own_power: float = tuned(0.25, "of the noise variance in its prior, with rows to spare", "harm")
+    kept: float = tuned(0.75, "of degrees of freedom: choosing takes the rest", INTERVALS)
+    without_rows: float = tuned(5.0, "degrees of freedom of a task without rows", INTERVALS)
+    least_freedom: float = derived(3.0, "degrees of freedom with a variance, at least")
+
+
+@dataclass(frozen=True)
+class ScoreConstants:
+    """What tasks make of their rows whose targets are classes, ordered classes or counts."""
+
+    variances: tuple[float, float, int] = tuned((1e-2, 1e2, 9), "grid of prior variances, for rows of norm 1")
+    clip: float = tuned(2.0, "longest offset of weights that is told")
+    slopes: float = tuned(0.3, "variance of slopes in the prior in which levels vary more")
+    loose: float = tuned(30.0, "times more that levels vary in it")
+    columns: float = tuned(
+        4.0, "columns from which on scores of several classes have longer weights", "classes"
+    )
+    told: float = tuned(10.0, "prior variance of the offset that is told, for classes")
+    level: float = derived(0.5, "deviation of an own level: worth one row, whose curvature is 1/4 at most")
+    usual: float = tuned(2.0, "variance of all slopes together in own units, for classes", "harm")
+    usual_sd: float = tuned(2.0, "deviation of its logarithm", "harm")
+    own_level: float = tuned(0.2, "variance of levels around the mean, in own units")
+    scale_level: float = tuned(3.0, "times more that levels vary where the scale is asked about")
+
+
+TRUST = TrustConstants()
+NUMBER = NumberConstants()
+SCORE = ScoreConstants()
+#: All of them.
+HOME = (TRUST, NUMBER, SCORE)
