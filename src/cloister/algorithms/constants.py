@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from cloister.core.origin import derived, tuned
+from cloister.learners.linear.home_constants import TRUST
 
 #: The test of how often standard errors cover.
 COVERAGE = "tests/app/test_run_summary.py"
@@ -134,14 +135,28 @@ class StackingConstants:
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
     power: float = tuned(2.0, "of the odds that are heard: few rows draw answers to a half", "family-harm")
     lowered: float = tuned(0.7, "times these odds: too much costs more than too little", "family-harm")
-    number_doubt: float = tuned(
-        0.05, "part of the shared model expected in doubt, for squares", "family-harm"
-    )
-    number_unheard: float = tuned(0.001, "and if nothing was heard", "family-harm")
-    class_steep: float = tuned(16.0, "how readily answers count, for log-losses", "family-harm")
-    class_doubt: float = tuned(0.2, "expected in doubt, for log-losses", "family-harm")
-    class_unheard: float = tuned(0.02, "and if nothing was heard", "family-harm")
     surest: float = derived(0.99, "most that a prior expects: a beta distribution has no mean of 1")
+
+
+@dataclass(frozen=True)
+class NumberCaution:
+    """How far to rely on a shared model that little is known of, where targets are numbers.
+
+    Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own.
+    """
+
+    steep: float = derived(TRUST.steep, "what tasks of few rows say so too")
+    in_doubt: float = tuned(0.05, "part of the shared model expected, if the answer allows it", "family-harm")
+    unheard: float = tuned(0.001, "and if nothing was heard", "family-harm")
+
+
+@dataclass(frozen=True)
+class ClassCaution:
+    """The same for classes: log-loss is mostly chance, and what it says of a bad model is clear."""
+
+    steep: float = tuned(16.0, "how readily answers count", "family-harm")
+    in_doubt: float = tuned(0.2, "part of the shared model expected, if the answer allows it", "family-harm")
+    unheard: float = tuned(0.02, "and if nothing was heard", "family-harm")
 
 
 SEARCH = SearchConstants()
@@ -152,5 +167,7 @@ COVARIANCE = CovarianceConstants()
 WEIGHTS = WeightConstants()
 GROUPS = GroupConstants()
 STACKING = StackingConstants()
+NUMBERS = NumberCaution()
+CLASSES = ClassCaution()
 #: All of them, by stage.
-STAGES = (SEARCH, BUDGET, MEAN, POPULATION, COVARIANCE, WEIGHTS, GROUPS, STACKING)
+STAGES = (SEARCH, BUDGET, MEAN, POPULATION, COVARIANCE, WEIGHTS, GROUPS, STACKING, NUMBERS, CLASSES)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from cloister.algorithms.constants import STACKING
+from cloister.algorithms.constants import CLASSES, NUMBERS, STACKING, ClassCaution, NumberCaution
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.staged import Around, RoundsOf
 from cloister.algorithms.stages import PartOfBoard, Stage
@@ -44,31 +44,6 @@ PARTS = np.linspace(0, 1, STACKING.blends)
 _ENDS = np.concatenate([[0.0], (PARTS[1:] + PARTS[:-1]) / 2, [1.0]])
 #: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
 QUESTION = Channel(2, 1.0, Absolute())
-
-
-@dataclass(frozen=True)
-class Caution:
-    """How far to rely on a shared model that little is known of.
-
-    Parameters
-    ----------
-    steep : float
-        How readily a task's answer counts in full. It does where the loss, as a parabola in the part of the
-        shared model, has a curvature of 1 / `steep` or more, relative to the sum of the losses of the own
-        and of the shared model. (Of more than `many` rows less is enough.)
-    in_doubt, unheard : float
-        The part of the shared model to expect if the estimate allows it, and if there is none.
-    """
-
-    steep: float
-    in_doubt: float
-    unheard: float
-
-
-#: Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own. Log-loss
-#: is mostly chance that no model foresees, and what it says of a bad one is clear.
-NUMBERS = Caution(TRUST.steep, STACKING.number_doubt, STACKING.number_unheard)
-CLASSES = Caution(STACKING.class_steep, STACKING.class_doubt, STACKING.class_unheard)
 
 
 def question_share(most: float, n_tasks: int, mu: float) -> float:
@@ -103,7 +78,7 @@ def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array(share_and_error(float(value[0]), total, noise))
 
 
-def log_prior(estimate: Floats, rows: Floats, caution: Caution) -> Floats:
+def log_prior(estimate: Floats, rows: Floats, caution: NumberCaution | ClassCaution) -> Floats:
     """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
 
     A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
@@ -336,7 +311,7 @@ class ChooseAtHome(Around):
         return rows is not None and rows.target is Target.NUMBER
 
     @property
-    def _caution(self) -> Caution:
+    def _caution(self) -> NumberCaution | ClassCaution:
         return NUMBERS if self._numbers else CLASSES
 
     def _worth(self, error: Floats, block: Block) -> Floats:

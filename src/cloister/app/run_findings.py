@@ -201,7 +201,8 @@ def _of_population(
         coefficients=tuple(map(Coefficient, coefficient_names(codebook), *columns)),
         correlations=correlations,
         residual=residual,
-        explained=found.explained,
+        explained=None if found.explained is None else found.explained[0],
+        explained_error=None if found.explained is None else found.explained[1],
         notes=tuple(notes),
     )
 

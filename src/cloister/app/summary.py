@@ -65,8 +65,8 @@ class Summary:
         Between tasks, as the shared prior has them; None if none were heard.
     residual : float, optional
         Standard deviation of targets around a usual task's model.
-    explained : float, optional
-        The share of tasks whose rows the shared priors explain better than their own would.
+    explained, explained_error : float, optional
+        How far tasks' own rows speak for the shared priors rather than for their own, and the noise in that.
     notes : tuple of str
         What was found, what was not heard, and why something is not said.
     library : str, optional
@@ -84,6 +84,7 @@ class Summary:
     correlations: tuple[tuple[float, ...], ...] | None = None
     residual: float | None = None
     explained: float | None = None
+    explained_error: float | None = None
     notes: tuple[str, ...] = ()
     library: str | None = None
     ratio: str | None = None
@@ -118,7 +119,9 @@ class Summary:
         if self.residual is not None:
             facts.append(("Residual scale of a usual task, about", number(self.residual)))
         if self.explained is not None:
-            facts.append(("Tasks that the shared priors explain", f"{self.explained:.0%}"))
+            noisy = "" if self.explained_error is None else f" ± {100 * self.explained_error:.0f}"
+            share = f"{100 * self.explained:.0f}{noisy} %: how alike tasks are, not what joining gains"
+            facts.append(("Own rows speak for the shared priors by", share))
         return facts
 
     @property
@@ -163,6 +166,7 @@ class Summary:
             "correlations": None if self.correlations is None else [list(row) for row in self.correlations],
             "residual": self.residual,
             "explained": self.explained,
+            "explained_error": self.explained_error,
             "notes": list(self.notes),
             "guarantee": self.guarantee.to_dict(),
         }

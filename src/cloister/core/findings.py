@@ -258,8 +258,8 @@ class Population:
         Covariance between tasks, as the shared prior has it, at most as wide as the scatter.
     residual : float, optional
         Noise variance of a usual task.
-    explained : float, optional
-        The share of tasks whose rows the shared priors explain better than their own would.
+    explained : tuple of float, optional
+        How far tasks' own rows speak for the shared priors rather than for their own, and its standard error.
     """
 
     mean: Floats | None
@@ -268,4 +268,4 @@ class Population:
     scatter: Floats | None = None
     spread: Floats | None = None
     residual: float | None = None
-    explained: float | None = None
+    explained: tuple[float, float] | None = None

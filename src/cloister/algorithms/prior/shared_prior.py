@@ -274,16 +274,16 @@ class PriorFindings(StagedFindings):
             covariance,
             scatter,
             spread,
-            None if level is None else math.exp(level),
+            None if level is None else math.exp(level[0]),
             trust,
         )
         units = algorithm.units(self.board)
         return population if units is None else units.population(population)
 
 
-def _stated(answer: Array | None) -> float | None:
-    """Return the number that a board states with its error; None if nobody was asked or noise hides it."""
-    return None if answer is None or not math.isfinite(float(answer[1])) else float(answer[0])
+def _stated(answer: Array | None) -> tuple[float, float] | None:
+    """Return the number that a board states, and its error; None if nobody was asked or noise hides it."""
+    return None if answer is None or not math.isfinite(answer[1]) else (float(answer[0]), float(answer[1]))
 
 
 def _scale_known(answer: Array) -> bool:

@@ -113,6 +113,25 @@ class OwnRidge:
         width = self.scale.shape[1]
         return ridge_fit(self, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
 
+    @property
+    def narrowness(self) -> Floats:
+        """How many times narrower than usual the bounds' middle part is that a task's own features fill.
+
+        A task knows this at home, where it is free. Slopes on such features are as many times longer, and so
+        is how they differ between tasks; with all features taken together, as one of them may well be
+        constant. Of few rows some are alike by chance: what they say is raised to a power that goes from 0 to
+        1 with their number. A task whose features do not vary, or that has no rows, knows nothing of it: 1.
+        """
+        if self.front is None:
+            return np.ones(len(self.scale))
+        varies = self.scale > 0
+        deviation = np.where(varies, self.front[:, None] / np.where(varies, self.scale, 1.0), 0.0)
+        mean = np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(self.scale.shape[1], 1)
+        typical = np.sqrt(mean)
+        narrow = np.clip(NUMBER.narrow / np.maximum(typical, 1e-6), 1.0, 1 / NUMBER.narrowest)
+        narrow = np.where(typical > 1e-6, narrow, 1.0)
+        return np.asarray(narrow ** (1 - 1 / np.maximum(self.count, 1)))
+
     def to_public(self, fit: RidgeFit) -> RidgeFit:
         """Return the same fit in public units, its intercept around the own mean with a prior of one row."""
         assert self.basis is not None

@@ -358,27 +358,7 @@ def _lambdas_of(states: States) -> Floats:
 
     Slopes on features that fill a tenth of their bounds are ten times as long.
     """
-    return np.asarray(LAMBDAS / np.square(_narrowness(states))[:, None])
-
-
-def _narrowness(states: States) -> Floats:
-    """Return how many times narrower than usual the bounds' middle part is that a task's own features fill.
-
-    A task knows this at home, where it is free. Slopes on such features are as many times longer, and so is
-    how they differ between tasks; with all features taken together, as one of them may well be constant. Of
-    few rows some are alike by chance: what they say is raised to a power that goes from 0 to 1 with their
-    number. A task whose features do not vary, or that has no rows, knows nothing of it: 1.
-    """
-    scale, front = states["own_scale"], states.get("own_front")
-    if front is None:
-        return np.ones(len(scale))
-    deviation = np.where(scale > 0, front[:, None] / np.where(scale > 0, scale, 1.0), 0.0)
-    typical = np.sqrt(np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(scale.shape[1], 1))
-    narrow = np.where(
-        typical > 1e-6, np.clip(NUMBER.narrow / np.maximum(typical, 1e-6), 1.0, 1 / NUMBER.narrowest), 1.0
-    )
-    rows = np.maximum(states["count"], 1)
-    return np.asarray(narrow ** (1 - 1 / rows))
+    return np.asarray(LAMBDAS / np.square(OwnRidge.kept(states).narrowness)[:, None])
 
 
 def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
