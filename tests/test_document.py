@@ -63,7 +63,7 @@ single-task-classifier/1 single-task-regressor/1
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
     "cloister.algorithms": {
-        *("Caution", "PartOfBoard", "Search"),
+        *("ClassCaution", "NumberCaution", "PartOfBoard", "Search"),
         *(
             f"{of}Constants"
             for of in ["Budget", "Covariance", "Group", "Mean", "Population", "Search", "Stacking", "Weight"]
@@ -71,6 +71,7 @@ WORKING_VALUES = {
         *("Ask", "AskParts", "ColumnSearch", "ComparedRounds", "RoundsOf", "TargetSearch", "Walk"),  # stages
     },
     "cloister.learners": {
+        *("NumberConstants", "ScoreConstants", "TrustConstants"),
         *(
             "Candidate",
             "Free",

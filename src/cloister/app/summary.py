@@ -120,8 +120,8 @@ class Summary:
             facts.append(("Residual scale of a usual task, about", number(self.residual)))
         if self.explained is not None:
             noisy = "" if self.explained_error is None else f" ± {100 * self.explained_error:.0f}"
-            share = f"{100 * self.explained:.0f}{noisy} %: how alike tasks are, not what joining gains"
-            facts.append(("Own rows speak for the shared priors by", share))
+            share = f"{100 * self.explained:.0f}{noisy} % (no gain, but likeness)"
+            facts.append(("Own rows speak for the shared priors", share))
         return facts
 
     @property
