@@ -163,7 +163,8 @@ def mean_accuracy(learner: Module, test: Tasks, device: str, coef: np.ndarray) -
 
 def task_accuracies(learner: Module, test: Tasks, device: str, coef: np.ndarray) -> np.ndarray:
     """Return for each task the share of test rows that its own network gets right."""
-    trainer = Trainer(learner.net, learner.loss, torch.device(device), Precision(tf32=True))
+    where, precision = torch.device(device), Precision(tf32=True)
+    trainer = Trainer(learner.net, learner.loss, where, precision, personal=learner.personal)
     right = np.empty(len(test))
     layout = test.layout()
     for index, block in zip(layout, test.blocks(layout), strict=True):

@@ -88,6 +88,24 @@ def compare_product(shape, device, tolerance):
     )
 
 
+def check_norms(device, kinds=(torch.float32,)):
+    """Compare norms with torch's, of one row and many, and one that errs in a single entry is not trusted."""
+    from cloister.networks import norm_kernel
+
+    for kind in kinds:
+        for count, width in ((1, 1), (7, 48), (33, 384), (2, 5000)):
+            given = drawn(device, (count, width), (width,), (width,))
+            x, w, b = (one.detach().to(kind) for one in given)
+            x.requires_grad_()
+            expected = F.layer_norm(x, (width,), w, b, 1e-3)
+            compare(norm_kernel.frozen_norm(x, w, b, 1e-3), expected, [x], norm_kernel.APART[kind])
+        assert norm_kernel.trusts_norm(48, kind, torch.device(device), 1e-3)
+    right, norm_kernel._launched = norm_kernel._launched, lambda *a, **k: spoilt(right(*a, **k))
+    with pytest.warns(UserWarning, match="norms of 49"):
+        assert not norm_kernel.trusts_norm(49, torch.float32, torch.device(device), 1e-3)
+    norm_kernel._launched = right
+
+
 def check_trust(device, convolutions=CONVOLUTIONS):
     """Check that kernels are trusted for all shapes, and that one that errs in a single entry is not."""
     from cloister.networks import convolutions as layers
@@ -140,7 +158,8 @@ def test_kernels_are_layers_interpreted():
         "import test_kernels as t;"
         "[t.compare_convolution(*s, 'cpu', 1e-5) for s in t.CONVOLUTIONS[:9]];"
         "[t.compare_product(s, 'cpu', 1e-5) for s in t.PRODUCTS];"
-        "t.check_trust('cpu', t.CONVOLUTIONS[:1])"
+        "t.check_trust('cpu', t.CONVOLUTIONS[:1]);"
+        "t.check_norms('cpu')"
     )
     paths = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     done = subprocess.run(
@@ -177,3 +196,9 @@ def test_kernels_on_a_card_are_exact_on_whole_numbers(precision, half):
             check_trust("cuda", CONVOLUTIONS[1:6:2] + CONVOLUTIONS[9:12])
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@needs_card
+@needs_triton
+def test_norms_on_a_card_are_those_of_torch():
+    check_norms("cuda", (torch.float32, torch.bfloat16))

@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 
 from cloister.networks.each_client import run_for_each_client
@@ -123,6 +125,8 @@ def _empty(shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=kind, memory_format=torch.channels_last)
 
 
+#: The widest rows of a norm that a kernel of ours takes.
+WIDEST_NORM = 8192
 #: Rows of a client that a kernel of ours takes at once; with more, the products of libraries are as good.
 FEW_ROWS = 64
 
@@ -281,7 +285,19 @@ class _OneLayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = (None if w is None else w.to(input.dtype) for w in (self.weight, self.bias))
         with _as_given(input):
+            if self._has_kernel(input):
+                from cloister.networks.norm_kernel import frozen_norm, trusts_norm
+
+                if trusts_norm(input.shape[-1], input.dtype, input.device, self.eps):
+                    return frozen_norm(input, weight, bias, self.eps)
             return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+
+    def _has_kernel(self, input: Tensor) -> bool:
+        """Say whether it is frozen, and recorded as it is: compilers fuse norms with what is beside them."""
+        frozen = self.bias is not None and not (self.weight.requires_grad or self.bias.requires_grad)
+        short = input.dtype in (torch.bfloat16, torch.float32) and input.shape[-1] <= WIDEST_NORM
+        one_axis = len(self.normalized_shape) == 1 and not is_functorch_wrapped_tensor(input)
+        return input.is_cuda and frozen and short and one_axis and get_proxy_mode() is None and _has_triton()
 
 
 def _as_given(input: Tensor) -> AbstractContextManager[Any]:
