@@ -126,7 +126,7 @@ def test_torch_is_imported_in_its_own_files_alone():
     assert "networks/module.py" in found
     assert all(name.startswith(TORCH) for name in found)
     kernels = {path.name for path, names in uses.items() if "triton" in names}
-    assert kernels == {"card_noise.py", "convolutions.py", "kernel_selection.py"}
+    assert kernels == {"card_noise.py", "convolutions.py", "kernel_selection.py", "norm_kernel.py"}
 
 
 def test_a_missing_torch_is_one_sentence():
