@@ -141,6 +141,10 @@ def test_the_plan_of_a_chosen_run_is_not_its_price(vote: Path) -> None:
             "Estimators are compared with every ",
         ),
         (
+            ["--method", "meta", "--method", "low-rank", "--trust", "silo"],
+            "Estimators are compared with every ",
+        ),
+        (
             ["--method", "shared-prior", "--method", "meta", "--groups", "sex"],
             "Estimators are compared with ",
         ),

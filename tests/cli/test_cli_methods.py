@@ -11,7 +11,7 @@ from cli_helpers import TASKS, contents, fit, ok, refused
 from cli_helpers import cloister as command
 
 import cloister
-from cloister import Ledger, Plan
+from cloister import Ledger, Plan, Trust
 from cloister.cli.methods import Method, kind_of, settings_of
 from cloister.mechanisms import L2Laplace, Toeplitz
 from cloister.sampling import OnePass, Poisson
@@ -74,6 +74,19 @@ def test_who_takes_part_and_the_noise_are_the_plans_and_the_estimators(work: Pat
     assert (plan.sampling, type(plan.mechanism)) == (OnePass(), Toeplitz)
     table = {"school": ["000"], "age": [12.0], "sex": ["F"]}
     assert np.isfinite(cloister.load("run").predict(table)).all()
+
+
+def test_whom_tasks_trust_is_the_plans_and_the_estimators(work: Path) -> None:
+    said = ok(*fit("--trust", "secure-sum", "--dropouts", "2", "--colluders", "3", "--epsilon", "8"))
+    plan, model = Plan.load("run/plan.toml"), cloister.load("run")
+    assert plan.trust == model.trust == Trust.secure_sum(2, 3)
+    assert model.plan(plan.n_tasks).fingerprint == plan.fingerprint
+    assert "any 3 other tasks" in said
+    ok("verify", "run")
+    for text in (" ".join(said.split()), Path("run/guarantee.txt").read_text()):
+        assert "whoever operates it holds all rows and could see every message" in text
+    assert "settles --trust itself" in refused(*fit("--trust", "silo", "--plan", "run"))
+    assert "takes no --trust" in refused(*fit("--trust", "silo", "--method", "single-task"))
 
 
 def test_a_dry_run_prints_the_price_and_leaves_nothing(work: Path) -> None:

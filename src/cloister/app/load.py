@@ -115,4 +115,6 @@ def _of_plan(kind: Any, plan: Plan) -> dict[str, Any]:
     noisy = plan.has_rounds and plan.mechanism.budget < math.inf
     if noisy and plan.mechanism.scaled(1.0) != Gaussian(1.0):
         said["mechanism"] = plan.mechanism
+    if plan.trust.at_home:
+        said["trust"] = plan.trust
     return {name: value for name, value in said.items() if name in signature(kind).parameters}

@@ -21,6 +21,7 @@ from cloister.cli.options import (
     RowOptions,
     RunOptions,
     Strictness,
+    TrustOptions,
     Types,
     codebook_of,
 )
@@ -62,11 +63,11 @@ class PlanOptions:
     """What a run starts from, a plan that says all of it, and where the run is left."""
 
     start_from: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="An earlier run, whose public board to start from.")
+        Path | None, typer.Option(metavar="FOLDER", help="An earlier run to start from.")
     ] = None
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="PLAN", help="Run this plan file, or the plan of a run's folder."),
+        typer.Option("--plan", metavar="PLAN", help="Run this plan file, or that of a run."),
     ] = None
     types: Types = None
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None
@@ -79,6 +80,7 @@ def fit(
     methods: MethodOptions,
     strictness: Strictness,
     rounds: RoundOptions,
+    trusted: TrustOptions,
     rows: RowOptions,
     start: PlanOptions,
     account: AccountOptions,
@@ -124,7 +126,7 @@ def fit(
     ledger = None if manner.dry_run else account.open()
     target = _target(context, strictness)
     table = _table(context, data, book, rows, machines, methods.method, folder)
-    proposal = _proposal(context, methods, strictness, rounds, start, table, target)
+    proposal = _proposal(context, methods, strictness, rounds, trusted, start, table, target)
     if not manner.dry_run:
         with advance("Reading"):
             table.check()
@@ -215,6 +217,7 @@ def _proposal(
     methods: MethodOptions,
     strictness: Strictness,
     rounds: RoundOptions,
+    trusted: TrustOptions,
     start: PlanOptions,
     table: TableFile,
     target: PrivacyTarget,
@@ -231,6 +234,7 @@ def _proposal(
         "start_from": start.start_from,
         "sampling": rounds.sampling,
         "mechanism": rounds.uncalibrated,
+        "trust": trusted.value,
     }
     chosen = methods.method or [Method.shared_prior]
     return from_methods(context, chosen, methods.settings or (), parameters, table, target)

@@ -251,14 +251,13 @@ class TrustOptions:
     """Whom tasks trust with their messages, and who adds the noise."""
 
     trust: Annotated[
-        TrustName, typer.Option("--trust", help="Who sees messages: a curator, nobody, or nobody bare.")
+        TrustName,
+        typer.Option("--trust", metavar="WHOM", help="curator, secure-sum (nobody sees a message) or silo."),
     ] = TrustName.curator
     dropouts: Annotated[
-        int, typer.Option(help="Of a secure sum: how many tasks may fail to answer in a round.")
+        int, typer.Option(help="Of a secure sum: tasks that may be missing.", show_default=False)
     ] = 0
-    colluders: Annotated[
-        int, typer.Option(help="Of a secure sum: how many tasks may collude with the curator.")
-    ] = 1
+    colluders: Annotated[int, typer.Option(help="Of it: tasks that may collude.")] = 1
 
     @property
     def value(self) -> Trust:
@@ -277,7 +276,7 @@ class RowOptions:
 
     groups: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group, such as its district."),
+        typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group."),
     ] = None
     skip: SkipMissingTargets = False
 
@@ -288,7 +287,7 @@ class AccountOptions:
 
     ledger: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL."),
+        typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a URL."),
     ] = None
     population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None
 

@@ -23,6 +23,7 @@ from cloister.core.errors import InputError
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
+from cloister.privacy.randomness import Origin
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _OPTIONS = {
     "start_from": ("start_from",),
     "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
     "mechanism": ("mechanism",),
+    "trust": ("trust", "dropouts", "colluders"),
 }
 _COMPLETE = "An earlier run of this command was complete, but not yet in place. It is now; nothing was run."
 
@@ -65,7 +67,8 @@ class OneRun:
 
     @property
     def guarantee(self) -> Guarantee:
-        return self.plan.guarantee
+        """What is promised of a run on this machine."""
+        return self.plan.guarantee_with(self.plan.noise_from(Origin.SYSTEM, together=True))
 
     @property
     def before(self) -> list[str]:
@@ -80,8 +83,8 @@ class OneRun:
     def document(self) -> dict[str, object]:
         return {
             "tasks": self.plan.n_tasks,
-            "guarantee": self.plan.guarantee.to_dict(),
-            "statement": str(self.plan.guarantee),
+            "guarantee": self.guarantee.to_dict(),
+            "statement": str(self.guarantee),
             "forecast": self.plan.forecast().to_dict(),
         }
 

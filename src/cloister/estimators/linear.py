@@ -26,6 +26,7 @@ from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
+from cloister.privacy.trust import Trust
 from cloister.tables.codebook import Codebook
 from cloister.tables.targets import Count, Ordered
 
@@ -111,6 +112,7 @@ class _Covariance(MultiTaskEstimator):
     random_state: int | None = None
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
+    trust: Trust | None = None
     lam: float | Sequence[float] = 0.1
     clip: float | str = "auto"
     rounds: int = 20
@@ -166,6 +168,8 @@ class LowRankRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
         What kind of noise the releases get (see `cloister.mechanisms`), as much as epsilon needs;
         `Gaussian()` by default. `Wishart` and noise that is correlated over rounds suit one kind of round
         only: with them nothing is searched, and targets stay in units of their bounds.
+    trust : Trust, optional
+        Whom tasks trust with their messages: by default a curator, who adds the noise; see `Plan`.
     accelerated, strong, warmup, averaged
         As for `LowRank`.
     guard : bool
@@ -245,6 +249,7 @@ class _MeanRegularized(MultiTaskEstimator):
     random_state: int | None = None
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
+    trust: Trust | None = None
     lam: float | Sequence[float] = 0.05
     clip: float | str = "auto"
     rounds: int = 10
@@ -323,6 +328,7 @@ class _Decomposed(MultiTaskEstimator):
     random_state: int | None = None
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
+    trust: Trust | None = None
     lam: float | Sequence[float] = 0.1
     clip: float | str = "auto"
     rounds: int = 20

@@ -29,6 +29,7 @@ from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
+from cloister.privacy.trust import Trust
 from cloister.tables.codebook import Codebook
 
 #: Accelerated steps of a local solve: encoded rows have norm 1 at most, and these are enough for any of them.
@@ -49,6 +50,7 @@ class _Meta(MultiTaskEstimator):
     random_state: int | None = None
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
+    trust: Trust | None = None
     lam: float | Sequence[float] = 0.02
     clip: float | str = "auto"
     rounds: int = 20

@@ -16,6 +16,7 @@ from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
+from cloister.privacy.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class PrivacyBudget:
     random_state: int | None = None
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
+    trust: Trust | None = None
 
     @classmethod
     def of(cls, estimator: Any) -> PrivacyBudget | None:
@@ -74,6 +76,7 @@ class PrivacyBudget:
             relation=self.relation,  # type: ignore[arg-type]
             delta=self.chosen_delta,
             caveats=caveats,
+            trust=Trust.curator() if self.trust is None else self.trust,
         )
         return plan if silent else plan.calibrate(self.epsilon)
 

@@ -24,6 +24,7 @@ from cloister.estimators.parameters import check_word
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
+from cloister.privacy.trust import Trust
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
 from cloister.tables.targets import Ordered
@@ -52,6 +53,7 @@ class _SharedPrior(MultiTaskEstimator):
     structure: str = "auto"
     start_from: Any = None
     groups: str | int | None = None
+    trust: Trust | None = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
         return SharedPrior(self.learner(codebook), self._structure(codebook), search_for(codebook))
@@ -172,6 +174,8 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
         An earlier run with the same codebook, say last year's, whose public board this one starts from. It
         costs nothing, and a smaller epsilon will do. (`sklearn.base.clone` unfits an estimator that is passed
         here; a folder stays what it is.)
+    trust : Trust, optional
+        Whom tasks trust with their messages: by default a curator, who adds the noise; see `Plan`.
 
     Attributes
     ----------
@@ -185,7 +189,8 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     Privacy
     -------
     Unit: a task with all its rows. What leaves a task is one clipped vector a round (see `SharedPrior`);
-    the curator is trusted to sum and to add noise. `coef_`, predictions and scores are private to tasks.
+    the curator is trusted to sum and to add noise, unless `trust` says otherwise. `coef_`, predictions and
+    scores are private to tasks.
 
     Examples
     --------

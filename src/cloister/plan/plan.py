@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -426,26 +426,31 @@ class Plan:
         """A hash that stands for the whole plan, in whichever form its file is."""
         return fingerprint(self.to_dict())
 
-    def create_board(self, source: Randomness | None = None, engine: tuple[Caveat, ...] = ()) -> Billboard:
+    def create_board(
+        self, source: Randomness | None = None, engine: tuple[Caveat, ...] = (), together: bool = False
+    ) -> Billboard:
         """Open this plan's billboard; a plan that nobody can price has none.
 
-        It says from the start what kind of noise it has, from which source, and the engine's doubts.
+        It says from the start what kind of noise it has, from which source, whether tasks that add it are
+        all on one machine, and the engine's doubts.
         """
         _ = self.prices
-        noise = "" if source is None else str(self.noise_from(source.origin))
+        noise = "" if source is None else str(self.noise_from(source.origin, together=together))
         return Billboard.create(self.algorithm.start(), self.fingerprint, len(self.rounds), noise, engine)
 
-    def noise_from(self, origin: Origin, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
+    def noise_from(
+        self, origin: Origin, engine: tuple[Caveat, ...] = (), together: bool = False
+    ) -> NoiseMade:
         """Say how the noise of a run is made: from randomness of this origin, on an engine with doubts."""
         if not self.rounds or math.isinf(self.prices.own.epsilon):
             return NoiseMade.none(engine)
         made = NoiseMade.by(self.mechanism, origin, engine)
-        return replace(made, kind=self.trust.kind(made.kind))
+        return replace(made, kind=self.trust.kind(made.kind), together=together and self.trust.at_home)
 
     def noise_on(self, board: Billboard) -> NoiseMade:
         """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
-        for origin in (Origin.SYSTEM, Origin.SEED):
-            made = self.noise_from(origin, board.doubts)
+        for origin, together in product((Origin.SYSTEM, Origin.SEED), (False, True)):
+            made = self.noise_from(origin, board.doubts, together)
             if board.noise in ("", str(made)):  # boards of old do not say
                 return made
         raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")

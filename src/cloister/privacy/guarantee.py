@@ -120,6 +120,12 @@ TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
 
+#: What is said before it of tasks that trust no curator, and ran on one machine all the same.
+ON_ONE_MACHINE = (
+    "all tasks of this run were on one machine, and whoever operates it holds all rows and could see every "
+    "message and all noise. Against everybody else this holds: "
+)
+
 #: Which data the guarantee covers. Whether a task's data fit shows to nobody but those who hold them.
 DOMAIN = (
     "any other data that fit the codebook; where one operator holds all rows, data that do not fit are "
@@ -156,7 +162,8 @@ class _Noise(Protocol):
 class NoiseMade:
     """How the noise of a run is made: which kind, from where, and its doubts.
 
-    `doubts` are those of the mechanism, of the source of randomness and of the engine.
+    `doubts` are those of the mechanism, of the source of randomness and of the engine; `together` says that
+    tasks which add the noise themselves were all on one machine.
 
     Examples
     --------
@@ -169,6 +176,7 @@ class NoiseMade:
     kind: str
     origin: Origin
     doubts: tuple[Caveat, ...] = ()
+    together: bool = False
 
     @classmethod
     def by(cls, mechanism: _Noise, origin: Origin, engine: Iterable[Caveat] = ()) -> NoiseMade:
@@ -181,7 +189,7 @@ class NoiseMade:
         return cls("none", Origin.NOWHERE, merged(engine))
 
     def __str__(self) -> str:
-        return self.origin.describe(self.kind)
+        return self.origin.describe(self.kind) + ("; all on one machine" if self.together else "")
 
 
 @dataclass(frozen=True)
@@ -425,8 +433,8 @@ def guarantee_for(
         noise=str(made),
         unit=prices.unit,
         units=None if prices.unit == "task" else prices.units,
-        trust=trust,
-        against=against,
+        trust=ON_ONE_MACHINE + trust if made.together else trust,
+        against=f"{against}, but not whoever operates this machine" if made.together else against,
         other_epsilon=prices.other.epsilon,
         doubts=merged(doubts, made.doubts),
         domain=domain,

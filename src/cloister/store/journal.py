@@ -61,7 +61,9 @@ class RunPlan(Protocol):
     def fingerprint(self) -> str:
         """What tells it from other plans, in whichever form its file is."""
 
-    def create_board(self, source: Randomness | None = None, engine: tuple[Caveat, ...] = ()) -> Billboard:
+    def create_board(
+        self, source: Randomness | None = None, engine: tuple[Caveat, ...] = (), together: bool = False
+    ) -> Billboard:
         """Open the plan's billboard."""
 
     def check(self, board: Billboard) -> None:
@@ -275,7 +277,7 @@ def open_journal(
     """
     if folder is None:
         source = source_of(seed)
-        yield MemoryJournal(plan.create_board(source, doubts), source)
+        yield MemoryJournal(plan.create_board(source, doubts, not apart), source)
         return
     home = journal_folder(folder)
     plan.create_board()  # a plan that cannot be opened leaves nothing behind
@@ -297,7 +299,7 @@ def open_journal(
                     f"The unfinished run in {home} was begun with a ledger. Name it again, {GIVE_UP}."
                 )
             fresh = False
-        posted = _mend(home / "board", file, found, plan.create_board(secret.source, doubts))
+        posted = _mend(home / "board", file, found, plan.create_board(secret.source, doubts, not apart))
         plan.check(posted)
         _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size

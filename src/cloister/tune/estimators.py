@@ -58,11 +58,11 @@ def election_of(estimators: Sequence[MultiTaskEstimator], codebook: Codebook, n_
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
             raise InputError(f"All estimators must have the same {name}: it is one choice, with one budget.")
-    for name in ("sampling", "mechanism", "groups"):
+    for name in ("sampling", "mechanism", "trust", "groups"):
         if any(estimator.get_params().get(name) is not None for estimator in estimators):
             raise InputError(
-                "Estimators are compared with every task in every round, Gaussian noise and no groups. Leave "
-                f"{name} out."
+                "Estimators are compared with every task in every round, Gaussian noise, a trusted curator "
+                f"and no groups. Leave {name} out."
             )
     for estimator in estimators:
         estimator.reader.check_target(codebook)
