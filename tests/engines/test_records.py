@@ -247,3 +247,40 @@ def test_noise_of_sums_of_records_has_the_law_that_is_priced(factor, accepted):
     priced = factor * channel.sensitivity("replace") / plan.mechanism.mu
     scores = np.concatenate([(release.value - bare) / priced for release in made])
     assert (kstest(scores, "norm").pvalue > 1e-4) == accepted
+
+
+def test_of_a_person_so_many_records_send_whatever_their_order():
+    """Three of a person's twenty rows send: if all change, a sum moves by three sensitivities: no more."""
+    rows, names = len(TASKS.y), np.repeat(TASKS.ids, TASKS.sizes)
+    person = np.arange(rows)
+    person[4:44] = np.where(np.arange(40) % 2, 100, 101)  # two persons in turn
+    channel, unit = JointGram(rounds=1).only, Unit.person(50, most=3)
+    plan = Plan(JointGram(rounds=1), NoNoise(), n_tasks=4, unit=unit)
+
+    def sum_with(row):
+        X, y = TASKS.X.copy(), TASKS.y.copy()
+        X[person == 100], y[person == 100] = row[:2], row[2]
+        shuffled = np.random.default_rng(0).permutation(rows)
+        X, y, weight = X[shuffled], y[shuffled], np.ones(rows)
+        tasks = Tasks.from_arrays(X, y, names[shuffled], weight, person=person[shuffled])
+        done = run(plan, tasks, engine=Local(block=1))
+        assert done.private.models["own"].tolist() == SIZES  # all rows are for the model at home
+        return done.board.releases[0].value
+
+    one, other = (99.0, 0.0, 0.0), (0.0, 0.0, -7.0)
+    moved = np.linalg.norm(sum_with(one) - sum_with(other))
+    assert moved == pytest.approx(3 * channel.sensitivity("replace"), abs=1e-9)
+    with pytest.raises(InputError, match="whose each row is nobody has said"):
+        run(plan, TASKS)
+
+
+def test_whose_a_row_is_goes_with_it():
+    person = ["x", "y", "x", "x", "y", "x"]
+    tasks = Tasks.from_arrays(np.eye(6), np.arange(6.0), [1, 0, 1, 0, 0, 0], person=person)
+    assert tasks.y.tolist() == [1, 3, 4, 5, 0, 2]
+    assert tasks.turn.tolist() == [0, 0, 1, 1, 0, 1]  # y x y x of task 0, x x of task 1
+    assert tasks.select([1, 0]).turn.tolist() == [0, 1, 0, 0, 1, 1]
+    records = next(tasks.blocks([np.arange(2)])).records(most=1)
+    assert records.y[:, 0].tolist() == [1, 3, 0]
+    with pytest.raises(InputError, match="person must have one entry a row, 6"):
+        Tasks.from_arrays(np.eye(6), np.arange(6.0), [1, 0, 1, 0, 0, 0], person=person[:5])

@@ -11,6 +11,7 @@ from cloister.audit.zoo.plans import GramOfRecords
 from cloister.channel import Channel, Outer
 from cloister.core.channel import GRID
 from cloister.engines import RemoteNodes
+from cloister.errors import InputError, PrivateDataError
 from cloister.nodes import NodeFolder, NodeSettings
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import Reply
@@ -23,21 +24,21 @@ TASKS = Tasks.from_arrays(X, X.sum(axis=1), np.repeat(["elm", "oak", "yew"], SIZ
 ALGORITHM = GramOfRecords(Channel(3, clip=0.5, lift=Outer()))
 
 
-def plan_of(trust=None, rows=40):
-    trust = trust or Trust.curator()
-    plan = Plan(ALGORITHM, n_tasks=3, unit=Unit.record(rows), trust=trust, delta=1e-2)
+def plan_of(trust=None, rows=40, unit=None):
+    trust, unit = trust or Trust.curator(), unit or Unit.record(rows)
+    plan = Plan(ALGORITHM, n_tasks=3, unit=unit, trust=trust, delta=1e-2)
     return plan.calibrate(3.0)
 
 
-def make(folder, plan, unit="record"):
+def make(folder, plan, unit="record", tasks=TASKS):
     """Make nodes whose ledgers are kept for each record; return them and their keys."""
-    names, keys = TASKS.ids.tolist(), {}
+    names, keys = tasks.ids.tolist(), {}
     for name in names:
         NodeFolder.create(folder / name, NodeSettings(name, OPERATOR.public.hex()), **BUDGET, unit=unit)
         keys[name] = Identity.create(folder / name).public
     signed = OPERATOR.sign_roster(plan.fingerprint, TASKS.roster, "", tuple(keys.values()))
     for name in names:
-        NodeFolder(folder / name).approve(plan, TASKS.only(name), roster=signed, trial=True)
+        NodeFolder(folder / name).approve(plan, tasks.only(name), roster=signed, trial=True)
     return open_nodes(folder, TASKS, TYPES), keys
 
 
@@ -89,13 +90,22 @@ def test_a_sum_that_no_records_have_counts_as_zero(tmp_path):
     assert np.abs(done.board.releases[0].value - bare).max() < 6 * done.board.releases[0].noise
 
 
-def test_a_node_with_more_records_than_the_plan_says_sends_zeros(tmp_path):
-    plan, told = plan_of(rows=29), []
-    nodes, keys = make(tmp_path, plan)
+def test_an_owner_whose_rows_do_not_fit_the_plan_is_told_and_nobody_else(tmp_path):
+    with pytest.raises(PrivateDataError, match="at most 29 records"):
+        make(tmp_path / "few", plan_of(rows=29))
+    with pytest.raises(InputError, match="whose each row is nobody has said"):
+        make(tmp_path / "whose", plan_of(unit=Unit.person(40, most=2)))
+
+
+def test_persons_at_nodes_are_those_of_one_machine(tmp_path):
+    plan, told = plan_of(unit=Unit.person(40, most=2)), []
+    person = np.arange(sum(SIZES)) // 3
+    tasks = Tasks.from_arrays(X, X.sum(axis=1), np.repeat(TASKS.ids, SIZES), person=person)
+    nodes, keys = make(tmp_path, plan, unit="person", tasks=tasks)
     done = over(Recorded(nodes), plan, keys, told)
     assert not told
-    assert "at most 29 records" in log_of(nodes["yew"])
-    assert done.board.complete
+    assert done.board.head == run(plan, tasks, random_state=SEED).board.head
+    assert done.board.releases[0].noise == pytest.approx(2 * plan_of().noise(0, ALGORITHM.only))
 
 
 def test_an_account_of_tasks_refuses_at_home(tmp_path):

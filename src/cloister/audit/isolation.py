@@ -171,7 +171,8 @@ def invented_tasks(plan: Plan, size: int, seed: int) -> Tasks | None:
     y = rng.integers(0, due.classes, len(X)) if due.classes else rng.uniform(-1, 1, len(X))
     if due.target is Target.COUNT:
         y = np.floor(8 * np.square(y))
-    return Tasks.from_arrays(X, y, np.repeat(np.arange(size), rows))
+    alone = np.arange(len(y))  # each row is of another person, so that all of them send
+    return Tasks.from_arrays(X, y, np.repeat(np.arange(size), rows), person=alone)
 
 
 def _changes(tasks: Tasks, victim: int, seed: int) -> Iterator[Tasks]:
@@ -184,7 +185,8 @@ def _changes(tasks: Tasks, victim: int, seed: int) -> Iterator[Tasks]:
     own, names = np.arange(rows.start, rows.stop), np.repeat(tasks.ids, tasks.sizes)
     for kept in (own[:1], np.tile(own, 3)):
         at = np.concatenate([np.arange(rows.start), kept, np.arange(rows.stop, len(tasks.y))])
-        fewer = Tasks.from_arrays(tasks.X[at], tasks.y[at], names[at], tasks.weight[at])
+        parts = tasks.X[at], tasks.y[at], names[at], tasks.weight[at]
+        fewer = Tasks.from_arrays(*parts, person=np.arange(len(at)))
         yield replace(fewer, groups=tasks.groups)
     for garbage in GARBAGE[1:]:
         yield replace(tasks, X=_filled(tasks, rows, garbage))

@@ -46,6 +46,8 @@ class Block:
     group : int64 array of shape (tasks,), optional
         The position of each task's public group in the plan; -1, of all by default, is none. It is an array
         of NumPy, wherever the others are.
+    turn : int64 array of shape (tasks, rows), optional
+        The how-manieth row of its person in its task each is, from 0; None where nobody has said.
     """
 
     ids: Array
@@ -54,6 +56,7 @@ class Block:
     weight: Array
     keys: NDArray[np.uint64]
     group: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    turn: Integers | None = None
 
     def __post_init__(self) -> None:
         if not len(self.group):
@@ -72,17 +75,22 @@ class Block:
     def take(self, rows: ArrayLike) -> Block:
         at = np.asarray(rows)
         parts = (self.ids, self.X, self.y, self.weight, self.keys, self.group)
-        return Block(*(part[at] for part in parts))
+        ids, X, y, weight, keys, group = (part[at] for part in parts)
+        return Block(ids, X, y, weight, keys, group, None if self.turn is None else self.turn[at])
 
-    @property
-    def counts(self) -> Integers:
-        """How many rows each task has, padding left out."""
-        return np.asarray((self.weight > 0).sum(axis=1))
+    def counts(self, most: int | None = None) -> Integers:
+        """Return how many `records` each task has."""
+        return np.asarray(self._heard(most).sum(axis=1))
 
-    def records(self) -> Block:
+    def _heard(self, most: int | None) -> NDArray[np.bool_]:
+        real = np.asarray(self.weight > 0)
+        return real if most is None or self.turn is None else real & (self.turn < most)
+
+    def records(self, most: int | None = None) -> Block:
         """Return each row as a task of one row, in order; padding, and rows of no weight, are left out.
 
-        A record has its task's name and group, and a key of its own, by its place in its task.
+        A record has its task's name and group, and a key of its own, by its place in its task. Of a person
+        there are the first `most` rows, where it is known whose each is.
 
         Examples
         --------
@@ -92,7 +100,7 @@ class Block:
         (['a', 'b', 'b'], [[1.0], [2.0], [4.0]])
         """
         flat = self.weight.shape[0] * self.weight.shape[1]
-        kept = np.flatnonzero(self.weight.reshape(flat) > 0)
+        kept = np.flatnonzero(self._heard(most).reshape(flat))
         task, place = np.divmod(kept, max(1, self.weight.shape[1]))
         X, y, weight = (
             part.reshape(flat, 1, *part.shape[2:])[kept] for part in (self.X, self.y, self.weight)
@@ -158,7 +166,8 @@ class Tasks:
     included; nothing is padded until a block is formed, and blocks hold tasks of similar size. Each task is
     there once, and its rows are in no other: what is made in any other way is checked for that, too.
 
-    `groups` has the public label of each task, as on a `Roster`; see `with_groups`.
+    `groups` has the public label of each task, as on a `Roster`; see `with_groups`. `turn` says the
+    how-manieth row of its person in its task each is, from 0; who that is, is not kept.
 
     Examples
     --------
@@ -175,6 +184,7 @@ class Tasks:
     weight: NDArray[np.float64]
     offsets: NDArray[np.int64]
     groups: Array | None = None
+    turn: Integers | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", task_ids(self.ids))
@@ -184,6 +194,7 @@ class Tasks:
             check_one_each(len(self.ids), len(self.groups))
         ends = np.asarray(self.offsets)
         lengths = {len(self.X), len(self.y), len(self.weight), int(ends[-1]) if len(ends) else -1}
+        lengths |= set() if self.turn is None else {len(self.turn)}
         if len(ends) != len(self.ids) + 1 or ends[0] or (np.diff(ends) < 0).any() or len(lengths) > 1:
             raise InputError(
                 f"The rows of {len(self.ids)} tasks must lie one after the other, first to last. "
@@ -198,10 +209,12 @@ class Tasks:
         y: ArrayLike,
         task: ArrayLike,
         weight: ArrayLike | None = None,
+        person: ArrayLike | None = None,
     ) -> Tasks:
         """Build from flat arrays and one task id a row; rows need not be sorted.
 
-        Several inputs of a network are arrays by name, those of its ``forward``'s arguments.
+        Several inputs of a network are arrays by name, those of its ``forward``'s arguments. `person` says
+        whose each row is, for plans that protect persons: a label that need not be the same in two tasks.
         """
         X, y, names = row_array(X), np.asarray(y), task_ids(task)
         weights = np.ones(len(y)) if weight is None else row_weights(weight)
@@ -218,7 +231,8 @@ class Tasks:
         if (np.diff(inverse) < 0).any():
             order = np.argsort(inverse, kind="stable")
             X, y, weights = X[order], y[order], weights[order]
-        return cls(ids, X, y, weights, offsets)
+        built = cls(ids, X, y, weights, offsets)
+        return built if person is None else replace(built, turn=_turns(inverse, person))
 
     @classmethod
     def from_list(
@@ -303,7 +317,7 @@ class Tasks:
         rows = np.repeat(which, self.sizes)
         X, y, weight = (np.array(column) for column in self._columns())
         X[rows], y[rows], weight[rows] = 0, 0, 1.0
-        return Tasks(self.ids, X, y, weight, self.offsets, self.groups)
+        return Tasks(self.ids, X, y, weight, self.offsets, self.groups, self.turn)
 
     def select(self, index: ArrayLike) -> Tasks:
         """Return the tasks at these positions, in this order, none twice; or those a mask is true for."""
@@ -312,7 +326,8 @@ class Tasks:
         rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in at] or [np.arange(0)])
         offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
         labels = None if self.groups is None else self.groups[at]
-        return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets, labels)
+        turn = None if self.turn is None else self.turn[rows]
+        return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets, labels, turn)
 
     def only(self, task: object) -> Tasks:
         """Return one task with its rows, by its name."""
@@ -339,6 +354,9 @@ class Tasks:
         if self.groups is not None:
             labels = dict(zip(self.ids.tolist(), self.groups.tolist(), strict=True))
             parts = [part.with_groups(labels) for part in parts]
+        if self.turn is not None:  # of fewer rows it says no less
+            kept = (~held_out, held_out)
+            parts = [replace(part, turn=self.turn[rows]) for part, rows in zip(parts, kept, strict=True)]
         return parts[0], parts[1]
 
     def layout(self, dim: int = 1, per_row: int = 1, among: int | None = None) -> list[NDArray[np.int64]]:
@@ -378,15 +396,16 @@ class Tasks:
             raise InputError(f"There must be one seed a task, for {len(self)} tasks. Got {own.shape}.")
         places = np.full(len(self), NO_GROUP) if groups is None else groups
         for index in self.layout(per_row=per_row, among=among) if layout is None else layout:
-            yield Block(self.ids[index], *self._stack(index, per_row, among), own[index], places[index])
+            X, y, weight, *turn = self._stack(index, per_row, among)
+            yield Block(self.ids[index], X, y, weight, own[index], places[index], *turn)
 
-    def _stack(self, index: NDArray[np.int64], per_row: int, among: int | None) -> tuple[Array, Array, Array]:
+    def _stack(self, index: NDArray[np.int64], per_row: int, among: int | None) -> list[Array]:
         sizes, first = self.sizes[index], self.offsets[index]
         rows = int(self._widths(sizes, per_row, among).max(initial=0))
         if len(index) and (sizes == sizes[0]).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + sizes[0] * len(index))
             alike = (a[span].reshape(len(index), sizes[0], *a.shape[1:]) for a in self._columns())
-            return tuple(a if sizes[0] == rows else _padded(a, rows) for a in alike)  # type: ignore[return-value]
+            return [a if sizes[0] == rows else _padded(a, rows) for a in alike]
         real = np.arange(rows)[None, :] < sizes[:, None]
         source = (first[:, None] + np.arange(rows)[None, :])[real]
         stacked = []
@@ -394,7 +413,7 @@ class Tasks:
             padded = np.zeros((len(index), rows, *column.shape[1:]), dtype=column.dtype)
             padded[real] = column[source]
             stacked.append(padded)
-        return stacked[0], stacked[1], stacked[2]
+        return stacked
 
     @property
     def _features(self) -> int:
@@ -403,8 +422,23 @@ class Tasks:
     def _widths(self, sizes: Integers, per_row: int, among: int | None) -> Integers:
         return block_width(sizes, (len(self) if among is None else among) * max(self._features, per_row))
 
-    def _columns(self) -> tuple[Array, Array, Array]:
-        return self.X, self.y, self.weight
+    def _columns(self) -> tuple[Array, ...]:
+        return (self.X, self.y, self.weight, *(() if self.turn is None else (self.turn,)))
+
+
+def _turns(task: Integers, person: ArrayLike) -> Integers:
+    """Return the how-manieth row of its person in its task each is, rows by task and then as they came."""
+    labels = np.asarray(person)
+    if labels.shape != task.shape:
+        raise InputError(f"person must have one entry a row, {len(task)}. Got shape {labels.shape}.")
+    number = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(task, kind="stable")
+    whose = (task * (int(number.max(initial=0)) + 1) + number)[order]
+    together = np.argsort(whose, kind="stable")
+    first = np.flatnonzero(np.append(True, np.diff(whose[together]) != 0))[: len(whose)]
+    turn = np.empty(len(whose), dtype=np.int64)
+    turn[together] = np.arange(len(whose)) - np.repeat(first, np.diff(np.append(first, len(whose))))
+    return turn
 
 
 def _padded(stacked: Array, rows: int) -> Array:

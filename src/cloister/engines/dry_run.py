@@ -56,7 +56,7 @@ def _try_rounds(plan: Plan, block: Block) -> None:
         if channel not in declared:
             raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
         messages, states = sent(plan, board, block, states)
-        senders = int(block.counts.sum()) if plan.unit.by_record else len(block)
+        senders = int(block.counts().sum()) if plan.unit.by_record else len(block)
         check_messages(np.shape(messages), senders, channel.dim)
         release = Release(
             value=np.zeros(channel.size),

@@ -119,8 +119,10 @@ class LocalWorkers:
 
     def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Array:
         if self.plan.unit.by_record:
-            own = self._record_sums(board, channel, self.plan.mechanism.exact)
-            return np.asarray(sum(sums.sum(axis=0) for sums in own))
+            totals = self._by_record(
+                board, partial(_record_total, self.plan, channel, self.plan.mechanism.exact)
+            )
+            return np.asarray(sum(totals))
         sent = self._send(board, partial(_collect, self.plan, channel.dim, board), coins)
         parts = zip(*_together(sent, channel.dim), strict=True)
         sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
@@ -133,7 +135,7 @@ class LocalWorkers:
         That is its message, on the grid; where records send, the lifted sum of theirs.
         """
         if self.plan.unit.by_record:
-            whole = self._record_sums(board, channel, exact=True)
+            whole = self._by_record(board, partial(_record_sums, self.plan, channel))
         else:
             everyone = np.full(len(self.home), True)
             sent = self._send(board, partial(_collect, self.plan, channel.dim, board), everyone)
@@ -144,20 +146,23 @@ class LocalWorkers:
             rows[index] = own
         return rows
 
-    def _record_sums(self, board: Billboard, channel: Channel, exact: bool) -> list[Array]:
-        """Return the lifted sum of the records of each task, block by block."""
+    def _by_record(
+        self, board: Billboard, function: Callable[[Billboard, Block], tuple[Array, int]]
+    ) -> list[Array]:
+        """Let the records of each block do a round's work; return what a function makes of what they say."""
         if begins_now(self.plan, board):
             self._begin(board)
-        results = self.each(partial(_record_sums, self.plan, channel, exact, board), self.blocks)
+        results = self.each(partial(function, board), self.blocks)
         self.bad += sum(bad for _, bad in results)
-        return [sums for sums, _ in results]
+        return [found for found, _ in results]
 
     def rejected(self) -> int:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
         if self.plan.unit.by_record:
-            self._record_sums(board, self.plan.algorithm.channel(board), exact=True)
+            channel = self.plan.algorithm.channel(board)
+            self._by_record(board, partial(_record_total, self.plan, channel, True))
             return
         results = self._send(board, partial(_listen, self.plan, board), coins)
         self.bad += sum(int((~finite_rows(messages)).sum()) for messages in results)
@@ -255,26 +260,43 @@ def _collect(
     return states, own, (messages, block.group[coins])
 
 
-def _record_sums(
+def _record_total(
     plan: Plan, channel: Channel, exact: bool, board: Billboard, block: Block
 ) -> tuple[Array, int]:
-    """Return the lifted sum of each task's records, in whole numbers if exact, and how many said no number.
+    """Return the lifted sum of the records of all tasks of a block, and how many said no number."""
+    parts = [_summed(channel, exact, said, groups) for said, groups, _ in _said(plan, channel, board, block)]
+    nothing = np.zeros(channel.size, dtype=np.int64 if exact else np.float64)
+    return sum((total for total, _ in parts), nothing), sum(bad for _, bad in parts)
+
+
+def _record_sums(plan: Plan, channel: Channel, board: Billboard, block: Block) -> tuple[Array, int]:
+    """Return the lifted sum of each task's records, in whole numbers, and how many said no number."""
+    sums, bad = np.zeros((len(block), channel.size), dtype=np.int64), 0
+    for messages, groups, task in _said(plan, channel, board, block):
+        first = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
+        for own in np.split(np.arange(len(task)), first[1:]):
+            total, odd = _summed(channel, True, messages[own], groups[own])
+            sums[task[own[0]]] += total
+            bad += odd
+    return sums, bad
+
+
+def _said(
+    plan: Plan, channel: Channel, board: Billboard, block: Block
+) -> Iterator[tuple[Array, Integers, Integers]]:
+    """Yield what the records of a block say, with the group and the place of each one's task in the block.
 
     Messages of a network are as long as it has parameters: a few records at a time say theirs.
     """
-    records, task = block.records(), np.repeat(np.arange(len(block)), block.counts)
-    sums, bad = np.zeros((len(block), channel.size), dtype=np.int64 if exact else np.float64), 0
+    records, most = block.records(plan.unit.limit), plan.unit.limit
+    task = np.repeat(np.arange(len(block)), block.counts(most))
     step = max(1, MICROBATCH // channel.dim)
     for at in range(0, len(records), step):
-        part, whose = records.take(np.arange(len(records))[at : at + step]), task[at : at + step]
+        part = records if step >= len(records) else records.take(np.arange(len(records))[at : at + step])
         messages, states = named(plan.algorithm.send, board, part, {})
         check_states(plan, states)
         check_messages(np.shape(messages), len(part), channel.dim)
-        bad += int((~finite_rows(messages)).sum())
-        for number in np.unique(whose):
-            own = whose == number
-            sums[number] += channel.total(messages[own], exact, part.group[own])
-    return sums, bad
+        yield messages, part.group, task[at : at + step]
 
 
 def _together(sent: Sequence[Sent], dim: int) -> list[Sent]:
@@ -300,7 +322,7 @@ def sent(plan: Plan, board: Billboard, block: Block, states: States) -> tuple[Ar
     """
     if not plan.unit.by_record:
         return named(plan.algorithm.send, board, block, states)
-    messages, kept = named(plan.algorithm.send, board, block.records(), {})
+    messages, kept = named(plan.algorithm.send, board, block.records(plan.unit.limit), {})
     check_states(plan, kept)
     return messages, states
 

@@ -264,6 +264,11 @@ def checked_rows(plan: Plan, tasks: AnyTasks, engine: object) -> Tasks:
         raise PrivateDataError(
             f"The plan is for at most {plan.senders} records. Got {len(rows.y)}. Make a plan for as many."
         )
+    if plan.unit.limit is not None and rows.turn is None:
+        raise InputError(
+            "The plan protects persons, and whose each row is nobody has said. Pass "
+            "Tasks.from_arrays(..., person=labels)."
+        )
     if plan.algorithm.rows is not None:
         plan.algorithm.rows.check_labels(rows.X, rows.y)
     return rows

@@ -163,7 +163,8 @@ class Batched:
             senders = buckets
             if plan.unit.by_record:
                 ones = np.ones(len(rows.y), dtype=np.int64)
-                senders = self._cut(plan, trainer, rows, ones, threads).record_buckets(rows, seeds, group)
+                cut = self._cut(plan, trainer, rows, ones, threads)
+                senders = cut.record_buckets(rows, seeds, group, plan.unit.limit)
             bound = [
                 plan.algorithm.with_network(network.on_device(own))
                 for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))

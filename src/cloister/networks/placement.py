@@ -257,11 +257,13 @@ class Cut:
             found.append(self._bucket(index, (*parts, block.keys), group[index]))
         return found
 
-    def record_buckets(self, tasks: Tasks, seeds: Words, group: Integers) -> list[Bucket]:
+    def record_buckets(
+        self, tasks: Tasks, seeds: Words, group: Integers, most: int | None = None
+    ) -> list[Bucket]:
         """Return the records of tasks, each a task of one row; they are numbered as they come."""
         found, begun = [], 0
         for index in self._groups(tasks):
-            block = replace(next(tasks.blocks([index], seeds)), group=group[index]).records()
+            block = replace(next(tasks.blocks([index], seeds)), group=group[index]).records(most)
             numbers = begun + np.arange(len(block))
             begun += len(block)
             found.append(self._bucket(numbers, (block.X, block.y, block.weight, block.keys), block.group))

@@ -24,7 +24,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from cloister.core.errors import BillboardError, InputError, SignatureError, Sto
 from cloister.core.roster import Name, task_name
 from cloister.core.tasks import Tasks
 from cloister.engines.dry_run import try_plan
+from cloister.engines.workers import checked_rows
 from cloister.ledger import Ledger
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import SignedRecord
@@ -254,7 +255,8 @@ class Approval:
             return None
         with np.load(io.BytesIO(self._rows), allow_pickle=False) as kept:
             X, y, weight = (kept[name] for name in ("X", "y", "weight"))
-        tasks = Tasks.from_arrays(X, y, [settings.task] * len(y), weight)
+            turn = kept.get("turn")
+        tasks = replace(Tasks.from_arrays(X, y, [settings.task] * len(y), weight), turn=turn)
         return tasks if settings.group is None else tasks.with_groups({settings.task: settings.group})
 
 
@@ -385,10 +387,10 @@ class NodeFolder:
         if list(rows.ids) != [self.settings.task]:
             raise InputError(f"Rows must be of task {self.settings.task!r} alone. Got {len(rows)} task(s).")
         try_plan(plan, rows)
-        if plan.algorithm.rows is not None:
-            plan.algorithm.rows.check_labels(rows.X, rows.y)
+        checked_rows(plan, rows, self)
         buffer = io.BytesIO()
-        np.savez(buffer, X=rows.X, y=rows.y, weight=rows.weight)
+        whose = {} if rows.turn is None else {"turn": rows.turn}
+        np.savez(buffer, X=rows.X, y=rows.y, weight=rows.weight, **whose)  # type: ignore[arg-type]
         return buffer.getvalue()
 
     def _refuse_other_rows(self, fingerprint: str, data: str) -> None:

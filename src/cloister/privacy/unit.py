@@ -55,15 +55,15 @@ class Unit(ABC):
 
     @staticmethod
     def person(rows: int, most: int) -> PersonUnit:
-        """Protect each person, of whom a task has at most so many records.
+        """Protect each person, of whose records in a task at most so many send: the first ones.
 
         Parameters
         ----------
         rows : int
             As for `record`.
         most : int
-            Records of one person at most, in all tasks together. This is a public fact about the data, which
-            the operator vouches for: a person with more is protected less.
+            Of one person's records in a task so many send, and the rest is used at home alone. Whose a row is
+            must be known there (`Tasks.from_arrays(..., person=)`). Who is in several tasks is a group.
         """
         return PersonUnit(rows, most)
 
@@ -78,9 +78,14 @@ class Unit(ABC):
         return self.sender is Sender.RECORD
 
     @property
+    def limit(self) -> int | None:
+        """How many records of one person in a task send, where the unit is a person."""
+        return None
+
+    @property
     def group(self) -> int:
         """How many messages one unit sends in a round, at most."""
-        return 1
+        return self.limit or 1
 
     def among_few(self, rows: int) -> Unit:
         """Return a unit of the same kind for a run of few tasks with so many records, as the auditor's."""
@@ -159,14 +164,14 @@ class RecordUnit(Unit):
 
 @dataclass(frozen=True)
 class PersonUnit(RecordUnit):
-    """A person, with at most so many records.
+    """A person in a task, of whose records there at most so many send.
 
     Parameters
     ----------
     rows : int
         The public number of records in all, or a bound on it.
     most : int
-        Records of one person at most.
+        Records of one person in a task that send, at most.
     """
 
     most: int
@@ -176,7 +181,7 @@ class PersonUnit(RecordUnit):
         _check_count("most", self.most)
 
     @property
-    def group(self) -> int:
+    def limit(self) -> int:
         return self.most
 
     def priced(self, cost: Cost) -> Cost:
