@@ -146,8 +146,8 @@ class NumberCaution:
     """
 
     steep: float = derived(TRUST.steep, "what tasks of few rows say so too")
-    in_doubt: float = tuned(0.05, "part of the shared model expected, if the answer allows it", "family-harm")
-    unheard: float = tuned(0.001, "and if nothing was heard", "family-harm")
+    in_doubt: float = tuned(0.05, "part of shared numbers expected, if the answer allows it", "family-harm")
+    unheard: float = tuned(0.001, "part of shared numbers expected where nothing was heard", "family-harm")
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class ClassCaution:
     """The same for classes: log-loss is mostly chance, and what it says of a bad model is clear."""
 
     steep: float = tuned(16.0, "how readily answers count", "family-harm")
-    in_doubt: float = tuned(0.2, "part of the shared model expected, if the answer allows it", "family-harm")
-    unheard: float = tuned(0.02, "and if nothing was heard", "family-harm")
+    in_doubt: float = tuned(0.2, "part of shared classes expected, if the answer allows it", "family-harm")
+    unheard: float = tuned(0.02, "part of shared classes expected where nothing was heard", "family-harm")
 
 
 SEARCH = SearchConstants()

@@ -62,9 +62,9 @@ class ScoreConstants:
     """What tasks make of their rows whose targets are classes, ordered classes or counts."""
 
     variances: tuple[float, float, int] = tuned((1e-2, 1e2, 9), "grid of prior variances, for rows of norm 1")
-    clip: float = tuned(2.0, "longest offset of weights that is told")
-    slopes: float = tuned(0.3, "variance of slopes in the prior in which levels vary more")
-    loose: float = tuned(30.0, "times more that levels vary in it")
+    clip: float = tuned(2.0, "longest offset of scores' weights that is told")
+    slopes: float = tuned(0.3, "variance of slopes of scores, in the prior in which levels vary more")
+    loose: float = tuned(30.0, "times more that levels of scores vary in it")
     columns: float = tuned(
         4.0, "columns from which on scores of several classes have longer weights", "classes"
     )
