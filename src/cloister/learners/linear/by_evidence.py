@@ -26,15 +26,15 @@ from cloister.learners.linear.average import (
     normal_on_grid,
 )
 from cloister.learners.linear.few_rows import too_few
-from cloister.learners.linear.home_constants import SCORE, TRUST
+from cloister.learners.linear.home_constants import SCORE
 from cloister.learners.linear.question import (
     Answers,
     Candidates,
     Question,
     centred,
-    tempered,
     trust_question,
     trusted,
+    usual_place,
 )
 from cloister.learners.linear.softmax import NEGLIGIBLE
 
@@ -84,6 +84,10 @@ class EvidenceLearner(BayesianLearner):
             "scale", "how far tasks differ", channel, (0.0, math.inf), self._variances, _usual_variance
         )
         return scale, trust_question(self._trusts)
+
+    @property
+    def prior_scales(self) -> tuple[float, float, float]:
+        return 1.0, SCORE.slopes, 1.0
 
     @property
     def own_scales(self) -> tuple[float, float]:
@@ -179,6 +183,4 @@ def by_class(block: Block, weights: tuple[float, ...] | None) -> Block:
 
 def _usual_variance(value: Floats, noise: float) -> Floats:
     """Return center and sd of the log variance that explains the tasks best."""
-    mass, grid = np.exp(tempered(value, noise)), np.log(VARIANCES)
-    center = float(mass @ grid)
-    return np.array([center, max(TRUST.scale_sd, math.sqrt(float(mass @ (grid - center) ** 2)))])
+    return usual_place(value, noise, np.log(VARIANCES))

@@ -32,17 +32,17 @@ from cloister.learners.linear.by_evidence import (
     EvidenceLearner,
     Scored,
 )
-from cloister.learners.linear.home_constants import TRUST
+from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
 from cloister.learners.linear.losses import PoissonLoss, middle_of
 from cloister.learners.linear.own_units import OwnUnits
-from cloister.learners.linear.question import Answers, Candidates, Question, centred, tempered
+from cloister.learners.linear.question import Answers, Candidates, Question, centred, usual_place
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
 
 #: Grid of the spread beyond Poisson; the first is Poisson but for rounding.
-SPREADS = np.array([1e-6, 0.002, 0.01, 0.04, 0.15, 0.5, 2.0])
+SPREADS = np.array(SCORE.spreads)
 #: What a task thinks of them before anyone is asked: log weights.
 USUAL_SPREADS = np.full(len(SPREADS), -math.log(len(SPREADS)))
 #: Beyond these, numbers are no data.
@@ -133,7 +133,7 @@ class CountRegression(EvidenceLearner):
     """
 
     dim: int
-    most: float = 100.0
+    most: float = SCORE.most
     exposure: bool = False
     intercept: bool = True
 
@@ -142,7 +142,7 @@ class CountRegression(EvidenceLearner):
             raise InputError(f"most must be a number of at least 1, and at most {_MOST:g}. Got {self.most}.")
 
     #: Slopes change the logarithm of a mean by half of it, about.
-    usual = 0.2
+    usual = SCORE.usual_count
 
     @property
     def first(self) -> tuple[Question, ...]:  # type: ignore[override]
@@ -169,19 +169,16 @@ class CountRegression(EvidenceLearner):
         return 3.0
 
     @property
-    def prior_scales(self) -> tuple[float, float, float]:
-        return 1.0, 0.3, 1.0
-
-    @property
     def loss(self) -> PoissonLoss:
         return PoissonLoss(self.dim, self.most, self.exposure)
 
     def prepare(self, block: Block) -> States:
         """Return the own evidence of each spread beyond Poisson, of a usual prior variance."""
-        own, evidence = _Own.of(self, block), np.empty((len(block), len(SPREADS)))
+        own, middle = _Own.of(self, block), len(VARIANCES) // 2
+        evidence = np.empty((len(block), len(SPREADS)))
         for i, spread in enumerate(SPREADS):
             rows = own.rows(np.full(len(block), spread))
-            evidence[:, i] = modes_by_variance(rows, own.variances[4:5]).log_evidence[:, 0]
+            evidence[:, i] = modes_by_variance(rows, own.variances[middle : middle + 1]).log_evidence[:, 0]
         return {"spreads": evidence}
 
     def offset(self, home: Home, point: Floats) -> Floats:
@@ -323,6 +320,4 @@ def _usual_spread(value: Floats, noise: float) -> Floats:
     count = len(value) - 1  # the answers are centred
     if float(np.square(value - value.mean()).sum()) <= (count + 2 * math.sqrt(2 * count)) * noise**2:
         return np.array([0.0, math.inf])
-    mass, grid = np.exp(tempered(value, noise)), np.arange(len(SPREADS))
-    center = float(mass @ grid)
-    return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
+    return usual_place(value, noise, np.arange(float(len(SPREADS))))

@@ -74,6 +74,11 @@ class ScoreConstants:
     usual_sd: float = tuned(2.0, "deviation of its logarithm", "harm")
     own_level: float = tuned(0.2, "variance of levels around the mean, in own units")
     scale_level: float = tuned(3.0, "times more that levels vary where the scale is asked about")
+    usual_count: float = tuned(0.2, "variance of all slopes together in own units, for counts", "outcomes")
+    spreads: tuple[float, ...] = tuned(
+        (1e-6, 0.002, 0.01, 0.04, 0.15, 0.5, 2.0), "grid of the variance beyond Poisson", "outcomes"
+    )
+    most: float = derived(100.0, "largest count of learners that are made by hand: codebooks say theirs")
 
 
 TRUST = TrustConstants()

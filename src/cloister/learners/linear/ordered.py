@@ -191,10 +191,6 @@ class OrderedClassification(EvidenceLearner):
         return 3.0
 
     @property
-    def prior_scales(self) -> tuple[float, float, float]:
-        return 1.0, 0.3, 1.0
-
-    @property
     def loss(self) -> OrderedLoss:
         return OrderedLoss(self.width, self.classes)
 

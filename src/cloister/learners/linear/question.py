@@ -64,6 +64,13 @@ def tempered(total: Floats, noise: float) -> Floats:
     return np.asarray(score - top - np.log(np.exp(score - top).sum()))
 
 
+def usual_place(total: Floats, noise: float, grid: Floats) -> Floats:
+    """Return center and deviation of the place on a grid that explains the tasks best, by a noisy sum."""
+    mass = np.exp(tempered(total, noise))
+    center = float(mass @ grid)
+    return np.array([center, max(TRUST.scale_sd, math.sqrt(float(mass @ (grid - center) ** 2)))])
+
+
 def trust_question(answer: Callable[[Home, Candidates, Answers], Floats]) -> Question:
     """Ask how likely the shared priors are, and the own one: two parts of one, of sensitivity sqrt(2)."""
     return Question(
