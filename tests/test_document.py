@@ -41,7 +41,7 @@ entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
-local-noise/1 local-only/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
+local-noise/1 local-only/1 locate-records/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/2 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 person-unit/1 record-unit/1 task-unit/1
@@ -50,6 +50,7 @@ power-budget/1 quadratic/1 regression/1 rescaled/1
 scaffold/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 secure-sum/1 silo-noise/1 toeplitz/1 tree/1 trusted-curator/1 warm-up/1 wishart/1
+pooled-prior/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.
 FROZEN_ESTIMATORS = """
@@ -63,12 +64,14 @@ single-task-classifier/1 single-task-regressor/1
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
     "cloister.algorithms": {
-        *("ClassCaution", "NumberCaution", "PartOfBoard", "Search"),
+        *("ClassCaution", "Look", "NumberCaution", "PartOfBoard", "Place", "Search"),
         *(
             f"{of}Constants"
-            for of in ["Budget", "Covariance", "Group", "Mean", "Population", "Search", "Stacking", "Weight"]
+            for of in ["Budget", "Covariance", "Group", "Histogram", "Mean", "Pooled", "Population"]
         ),
+        *(f"{of}Constants" for of in ["Search", "Stacking", "Weight"]),
         *("Ask", "AskParts", "ColumnSearch", "ComparedRounds", "RoundsOf", "TargetSearch", "Walk"),  # stages
+        *("HistogramSearch", "Looks"),
     },
     "cloister.learners": {
         *("NumberConstants", "ScoreConstants", "TrustConstants"),
@@ -256,6 +259,9 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
     cl.algorithms.SharedPrior(
         cl.learners.Regression(3), locate=cl.algorithms.Locate((1, 2), 0.5, reach=2.0, targets=False)
+    ),
+    cl.algorithms.PooledPrior(
+        cl.learners.Regression(3), cl.algorithms.LocateRecords((1, 2), 0.5, reach=2.0, indicators=(2,))
     ),
     cl.algorithms.Rescaled(
         cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3)), cl.algorithms.Locate((1, 2), 0.5)

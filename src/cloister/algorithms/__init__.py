@@ -19,6 +19,7 @@ from cloister.algorithms.federated import (
     Position,
 )
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
+from cloister.algorithms.histograms import LocateRecords
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.mean_regularized import MeanRegularized, ModelAveraging
@@ -27,6 +28,7 @@ from cloister.algorithms.mixture import ClusteredMetaSGD
 from cloister.algorithms.prior.directions import Subspace, Support
 from cloister.algorithms.prior.groups import GroupMeans
 from cloister.algorithms.prior.mean import Joint, Mean
+from cloister.algorithms.prior.pooled_prior import PooledPrior
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
 from cloister.algorithms.scaffold import Scaffold
@@ -65,6 +67,7 @@ __all__ = [
     "LocalNoise",
     "LocalOnly",
     "Locate",
+    "LocateRecords",
     "LowRank",
     "Mean",
     "MeanRegularized",
@@ -73,6 +76,7 @@ __all__ = [
     "ModelProtected",
     "Offset",
     "Personalized",
+    "PooledPrior",
     "Position",
     "PowerBudget",
     "Rescaled",

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithms.constants import SEARCH
-from cloister.algorithms.stages import Stage
+from cloister.algorithms.stages import UnitSearch
 from cloister.core.arrays import Array, Floats, Public, States
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
@@ -172,12 +172,10 @@ def one_hot(places: Floats, speaks: NDArray[np.bool_]) -> Floats:
     return np.asarray(inside.reshape(len(places), -1) / math.sqrt(places.shape[1]), dtype=np.float64)
 
 
-class BinSearch(Stage):
+class BinSearch(UnitSearch):
     """Three rounds of search for some numbers of each task, all of them in one message."""
 
-    finds_units = True
-    #: What is looked for, in a word, and what its public arrays begin with.
-    sought: ClassVar[str]
+    #: What its public arrays begin with.
     prefix: ClassVar[str]
     #: Whether the numbers stand alone on the board, and not in a row.
     single: ClassVar[bool]
@@ -411,7 +409,7 @@ class Locate:
                 f"{len(self.columns)}. Start from a run with the same codebook."
             )
 
-    def searches(self, rows: DataSpec | None, earlier: EarlierPrior | None = None) -> tuple[BinSearch, ...]:
+    def searches(self, rows: DataSpec | None, earlier: EarlierPrior | None = None) -> tuple[UnitSearch, ...]:
         """Return the stages; without rounds where an earlier board has what all else there is relative to."""
         target = places = None
         if earlier is not None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloister.algorithms.locate import BinSearch, Locate
-from cloister.algorithms.stages import PartOfBoard, Stage
+from cloister.algorithms.locate import Locate
+from cloister.algorithms.stages import PartOfBoard, Stage, UnitSearch
 from cloister.core.arrays import Array, Public, States
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
@@ -50,7 +50,7 @@ class Staged(Algorithm):
         """Return the tasks' models, in the units that were found."""
 
     @property
-    def searches(self) -> tuple[BinSearch, ...]:
+    def searches(self) -> tuple[UnitSearch, ...]:
         """The stages that search for units."""
         return () if self.locate is None else self.locate.searches(self.rows, self.start_from)
 

@@ -57,6 +57,13 @@ class Stage(ABC):
         """Return what a release changes on the board."""
 
 
+class UnitSearch(Stage):
+    """A search for units, with what is sought in a word."""
+
+    finds_units = True
+    sought: ClassVar[str]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class PartOfBoard:
     """A board from one round on, without the last few: the only view of it that there is.

@@ -47,10 +47,10 @@ FORMAT = "cloister estimator 1"
 
 #: Parameters of estimators that are not written down: the codebook has its own file, an account is not the
 #: run's, whoever knows a seed can take the noise off the board, a network is handed over, and the plan says
-#: what a run starts from, who takes part, what kind of noise it has and who adds it.
+#: what a run starts from, who takes part, what kind of noise it has, who adds it and whom it is for.
 _LEFT_OUT = {
     *("bounds", "class_weight", "ledger", "random_state", "net"),
-    *("start_from", "sampling", "mechanism", "trust"),
+    *("start_from", "sampling", "mechanism", "trust", "unit"),
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Parameters of estimators that are not settings: they have options or files of their own.
 _ELSEWHERE = {
     *("task", "bounds", "ledger", "random_state"),
-    *("epsilon", "delta", "relation", "start_from", "groups", "sampling", "mechanism", "trust"),
+    *("epsilon", "delta", "relation", "start_from", "groups", "sampling", "mechanism", "trust", "unit"),
 }
 _WORDS: dict[Any, str] = {
     bool: "true or false",

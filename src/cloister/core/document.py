@@ -127,6 +127,8 @@ TYPES = {
     "cloister/local-only/1": "cloister.algorithms.federated:LocalOnly",
     "cloister/low-rank/1": "cloister.algorithms.covariance:LowRank",
     "cloister/locate/1": "cloister.algorithms.locate:Locate",
+    "cloister/locate-records/1": "cloister.algorithms.histograms:LocateRecords",
+    "cloister/pooled-prior/1": "cloister.algorithms.prior.pooled_prior:PooledPrior",
     "cloister/mean-regularized/1": "cloister.algorithms.mean_regularized:MeanRegularized",
     "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
     "cloister/model-averaging/1": "cloister.algorithms.mean_regularized:ModelAveraging",

@@ -20,6 +20,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.algorithms.histograms import LocateRecords
 from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.app import predict as predictions
 from cloister.app.fit import fit_plan, own_learner
@@ -487,6 +488,13 @@ def search_for(codebook: Codebook, reach: float = EVEN_IN_HALF) -> Locate | None
     if codebook.classes is not None or isinstance(codebook.target, Count):
         return None
     return Locate(codebook.bounded_columns, 1 / codebook.row_scale, reach)
+
+
+def search_by_records(codebook: Codebook) -> LocateRecords:
+    """Return the search for targets and all columns that comes first where records speak."""
+    columns = tuple(range(1, codebook.width))
+    indicators = tuple(column for column in columns if column not in codebook.bounded_columns)
+    return LocateRecords(columns, 1 / codebook.row_scale, indicators=indicators)
 
 
 def _against_first(weights: Floats, order: Index, several: bool) -> Floats:

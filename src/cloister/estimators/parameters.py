@@ -17,6 +17,7 @@ from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.trust import Trust
+from cloister.privacy.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class PrivacyBudget:
     sampling: Sampling | None = None
     mechanism: Mechanism | None = None
     trust: Trust | None = None
+    unit: Unit | None = None
 
     @classmethod
     def of(cls, estimator: Any) -> PrivacyBudget | None:
@@ -59,6 +61,9 @@ class PrivacyBudget:
         if seed is not None and not isinstance(seed, Integral):
             raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
         check_ledger(self.ledger)
+        unit: object = self.unit
+        if not (unit is None or isinstance(unit, Unit)):
+            raise InputError(f"unit must be a Unit, such as Unit.record(rows=10_000). Got {unit!r}.")
 
     @property
     def chosen_delta(self) -> float | None:
@@ -77,6 +82,7 @@ class PrivacyBudget:
             delta=self.chosen_delta,
             caveats=caveats,
             trust=Trust.curator() if self.trust is None else self.trust,
+            unit=Unit.task() if self.unit is None else self.unit,
         )
         return plan if silent else plan.calibrate(self.epsilon)
 

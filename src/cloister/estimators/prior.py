@@ -12,22 +12,24 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 
 from cloister.algorithms.prior.directions import Subspace, Support
 from cloister.algorithms.prior.mean import Joint, Mean
+from cloister.algorithms.prior.pooled_prior import PooledPrior
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
 from cloister.algorithms.prior.structure import Structure
 from cloister.app.fit import earlier_prior
 from cloister.core.errors import InputError
 from cloister.core.roster import Groups, group_labels
-from cloister.estimators.base import MultiTaskEstimator, search_for
+from cloister.estimators.base import MultiTaskEstimator, search_by_records, search_for
 from cloister.estimators.class_weights import WeighsClasses
 from cloister.estimators.parameters import check_word
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
 from cloister.privacy.trust import Trust
+from cloister.privacy.unit import Unit
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
-from cloister.tables.targets import Ordered
+from cloister.tables.targets import Count, Ordered
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
@@ -54,9 +56,26 @@ class _SharedPrior(MultiTaskEstimator):
     start_from: Any = None
     groups: str | int | None = None
     trust: Trust | None = None
+    unit: Unit | None = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
+        if self.unit is not None and self.unit.by_record:
+            return self._by_records(codebook)
         return SharedPrior(self.learner(codebook), self._structure(codebook), search_for(codebook))
+
+    def _by_records(self, codebook: Codebook) -> Algorithm:
+        """Return what records say and tasks do: where weights lie, and no more."""
+        if codebook.classes is not None or isinstance(codebook.target, Count):
+            raise InputError(
+                "Records say where weights lie if the target is a number. Got classes or counts. Use "
+                "unit=Unit.task() for this codebook."
+            )
+        if self.structure != "auto" or self.start_from is not None or self.groups is not None:
+            raise InputError(
+                "Records say where weights lie, for all tasks alike and from the start. Leave structure, "
+                "start_from and groups out, or use unit=Unit.task()."
+            )
+        return PooledPrior(self.learner(codebook), search_by_records(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
         ordered = isinstance(codebook.target, Ordered)
@@ -170,6 +189,10 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
         The account these tasks spend from. Every fit is charged, a refit again, and says so.
     random_state : int, optional
         Makes noise reproducible and INSECURE: for tests and papers.
+    unit : Unit, optional
+        Who is protected: by default ``Unit.task()``, a task with all its rows. With
+        ``Unit.record(rows=10_000)``, a public number of rows in all, it is each row, as between a few
+        hospitals of many patients (see `PooledPrior`); for numbers alone.
     start_from : fitted estimator, path or (Plan, Billboard), optional
         An earlier run with the same codebook, say last year's, whose public board this one starts from. It
         costs nothing, and a smaller epsilon will do. (`sklearn.base.clone` unfits an estimator that is passed
@@ -188,8 +211,9 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
 
     Privacy
     -------
-    Unit: a task with all its rows. What leaves a task is one clipped vector a round (see `SharedPrior`);
-    the curator is trusted to sum and to add noise, unless `trust` says otherwise. `coef_`, predictions and
+    Unit: a task with all its rows, unless `unit` says otherwise. What leaves a task is one clipped vector a
+    round (see `SharedPrior`), or a sum of vectors that are clipped row by row (see `PooledPrior`); the
+    curator is trusted to sum and to add noise, unless `trust` says otherwise. `coef_`, predictions and
     scores are private to tasks.
 
     Examples

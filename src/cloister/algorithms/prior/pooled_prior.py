@@ -1,0 +1,193 @@
+r"""PooledPrior: records of all tasks say where weights lie; each task starts from there, at home.
+
+With few tasks of many rows, what is protected is a record, and not a whole task. Records then are the ones
+who speak: each says its own outer product, whichever task it is in. What is public is where the mean of the
+weights of all records is, and how surely. How far tasks are from it nobody says: each finds out at home, by
+its own evidence, and whether to rely on it at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloister.algorithms.bases import BayesianAlgorithm
+from cloister.algorithms.constants import POOLED, SEARCH
+from cloister.algorithms.histograms import LocateRecords
+from cloister.algorithms.prior.mean import shared_weight
+from cloister.algorithms.prior.pooled import LONGEST, Look, Place, contributions, posterior
+from cloister.algorithms.staged import Staged
+from cloister.algorithms.stages import Stage
+from cloister.core.arrays import Array, Floats, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Outer
+from cloister.core.spec import Sender, Target
+from cloister.core.tasks import Block
+from cloister.learners.home import Home
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import Candidate
+from cloister.plan.algorithm import Budget
+
+if TYPE_CHECKING:
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
+
+
+@dataclass(frozen=True)
+class PooledPrior(Staged, BayesianAlgorithm):
+    """Private empirical Bayes whose senders are records.
+
+    Parameters
+    ----------
+    learner : Regression
+        What a task does at home.
+    locate : LocateRecords, optional
+        Search for where targets and features are first; everything else is relative to what is found.
+    """
+
+    learner: BayesianLearner
+    locate: LocateRecords | None = None
+
+    def __post_init__(self) -> None:
+        if self.learner.rows is None or self.learner.rows.target is not Target.NUMBER:
+            raise PlanError(
+                "Records say where weights lie if targets are numbers. Got "
+                f"{type(self.learner).__name__}. Use SharedPrior and the unit Unit.task()."
+            )
+        self.check_searches()
+
+    @property
+    def senders(self) -> frozenset[Sender]:
+        return frozenset({Sender.RECORD})
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Searches, and looks from where the mean is thought to be."""
+        return (*self.searches, Looks(self))
+
+    def heard(self, board: BoardView) -> bool:
+        """Say whether units are known: without good ones nothing is gained, and nothing is shared."""
+        return self.locate is None or int(board["located_found"]) > 0
+
+    def variance(self, board: BoardView) -> float:
+        """Return the variance of targets, as far as it is known beforehand."""
+        return (POOLED.unfound if self.locate is None else 1 / SEARCH.target_reach) ** 2
+
+    def place(self, board: BoardView, usual: Floats | None = None) -> Place:
+        """Return where the mean is, by all looks on a board so far."""
+        looks = [self.look(board.releases[at], board.before(at)) for at in range(board.rounds)]
+        return self.known(looks, self.records(board.releases[-1], board), board, usual)
+
+    def known(
+        self, looks: Sequence[Look], records: float, board: BoardView, usual: Floats | None = None
+    ) -> Place:
+        """Return where the mean is by some looks."""
+        return posterior(looks, records, Place.before(self.learner.size, self.variance(board)), usual)
+
+    def records(self, release: Release, board: BoardView) -> float:
+        """Return how many records there are: as counted with noise, where the plan has a loose bound."""
+        return release.denominator if self.locate is None else float(board["records"]) or release.denominator
+
+    def level(self, board: BoardView) -> float:
+        """Return the deviation of residuals from where records look next."""
+        return float(board["level"]) or math.sqrt(self.variance(board))
+
+    def look(self, release: Release, before: BoardView) -> Look:
+        """Read a release of `Looks`, with the board that it was made from."""
+        clip = POOLED.clip * self.level(before)
+        return Look.of(before["mean"], clip, self.records(release, before), release.value, release.noise)
+
+    def candidates(self, place: Place, variance: float) -> list[Candidate]:
+        """Return priors around the mean: tasks' slopes and levels differ from it by little or by much.
+
+        At the usual lambda, or variance, a prior has the noise in the mean once.
+        """
+        slopes = np.arange(self.learner.size) >= int(self.learner.intercept)
+        unsure = float(np.trace(place.covariance[slopes][:, slopes]))
+        beforehand = float(np.trace(Place.before(self.learner.size, variance).covariance[slopes][:, slopes]))
+        total = shared_weight(min(1.0, unsure / beforehand))
+        kinds = [(level, slope) for level in POOLED.levels for slope in POOLED.slopes]
+        found = []
+        for level, slope in kinds:
+            between = np.where(slopes, slope, level * self.learner.size) * variance
+            wide = self.learner.widening * (np.diag(between) + place.covariance)
+            found.append(
+                Candidate(total / len(kinds), place.mean, np.asarray(np.linalg.cholesky(wide)), True)
+            )
+        return found
+
+    def prepare(self, home: Home, board: BoardView) -> States:
+        return self.learner.prepare(home.rows)
+
+    def solve(self, home: Home, board: BoardView) -> States:
+        def solve(home: Home, which: int) -> States:
+            return self._solved(home, self.place(board, _own_moments(home)), board)
+
+        return home.apart(np.arange(len(home)), solve)
+
+    def model_without_data(self, board: BoardView) -> States:
+        size, nothing = self.learner.columns, np.zeros((1, 1))
+        empty = Block(np.zeros(1), np.zeros((1, 1, size)), nothing, nothing, np.zeros(1, np.uint64))
+        home, board = Home(self.learner.prepare(empty), empty), self.main_part(board)
+        models, units = self._solved(home, self.place(board), board, alone=False), self.units(board)
+        return models if units is None else units.models(models)
+
+    def _solved(self, home: Home, place: Place, board: BoardView, alone: bool = True) -> States:
+        candidates = self.candidates(place, self.variance(board)) if self.heard(board) else []
+        if not alone:
+            candidates = [replace(one, weight=1 / len(candidates)) for one in candidates]
+        level = np.array([2 * math.log(self.level(board)), POOLED.usual])
+        return self.learner.finish(home, candidates, {"level": level})
+
+
+@dataclass(frozen=True)
+class Looks(Stage):
+    """Rounds in which records say their outer products, each from where the mean is known to be by then."""
+
+    prior: PooledPrior
+
+    about = "where weights lie, by all records"
+    length = POOLED.looks
+
+    def rounds(self, n_tasks: int, budget: Budget, share: float) -> tuple[Round, ...]:
+        return (Round(share / self.length, (self._channel,)),) * self.length
+
+    def start(self) -> Public:
+        return {"mean": np.zeros(self.prior.learner.size), "level": np.zeros(())}
+
+    def channel(self, board: BoardView) -> Channel:
+        return self._channel
+
+    def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
+        clip = POOLED.clip * self.prior.level(board)
+        return contributions(home.rows.X[:, 0], home.rows.y[:, 0], board["mean"], clip), home.states
+
+    def update(self, release: Release, board: BoardView) -> Public:
+        prior, looks = self.prior, []
+        looks = [prior.look(board.releases[at], board.before(at)) for at in range(board.rounds)]
+        looks.append(prior.look(release, board))
+        place = prior.known(looks, prior.records(release, board), board)
+        moved, square = place.mean - board["mean"], looks[-1].level ** 2
+        left = max(square - float(moved @ place.moments @ moved), POOLED.exact * square)
+        return {"mean": place.mean, "level": np.array(math.sqrt(left))}
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.prior.learner.size + 1, LONGEST, Outer())
+
+
+def _own_moments(home: Home) -> Floats:
+    """Return the mean moments of one task's own rows, and of as many usual ones as there are columns."""
+    (there,) = np.nonzero(home.block.weight[0] > 0)
+    X, y, weight = (part[0][there][:, None] for part in (home.block.X, home.block.y, home.block.weight))
+    ids, keys = np.zeros(len(there)), np.zeros(len(there), np.uint64)
+    rows = Home({}, Block(ids, X, y, weight, keys), home.units).rows.X[:, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        rows = rows[np.square(rows).sum(axis=1) <= LONGEST**2]  # no others are data
+    size = home.block.X.shape[2]
+    return np.asarray((rows.T @ rows + np.eye(size)) / (len(rows) + size))
