@@ -21,7 +21,7 @@ from cloister.core.errors import InputError
 from cloister.core.roster import Groups, group_labels
 from cloister.estimators.base import MultiTaskEstimator, search_by_records, search_for
 from cloister.estimators.class_weights import WeighsClasses
-from cloister.estimators.parameters import check_word
+from cloister.estimators.parameters import PrivacyBudget, check_word
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
@@ -59,7 +59,8 @@ class _SharedPrior(MultiTaskEstimator):
     unit: Unit | None = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
-        if self.unit is not None and self.unit.by_record:
+        budget = PrivacyBudget.of(self)
+        if budget is not None and budget.unit is not None and budget.unit.by_record:
             return self._by_records(codebook)
         return SharedPrior(self.learner(codebook), self._structure(codebook), search_for(codebook))
 
