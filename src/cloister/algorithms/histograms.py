@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from cloister.algorithms.constants import HISTOGRAM, SEARCH
 from cloister.algorithms.locate import Locate
@@ -93,16 +92,16 @@ def _apart(counts: Floats, noise: float, records: float) -> tuple[Floats, Floats
 def _normal(counts: Floats, part: Floats, noise: float, records: float) -> tuple[Floats, Floats]:
     """Fit a normal of known mass to each column's counts: posterior place and (geometric) spread."""
     edges = 2 * np.arange(BINS + 1) / BINS - 1
-    shapes = np.diff(norm.cdf((edges - MIDDLES[:, None]) / SPREADS[:, None, None]), axis=2)
+    shapes = np.diff(ndtr((edges - MIDDLES[:, None]) / SPREADS[:, None, None]), axis=2)
     mass = records * np.maximum(part, HISTOGRAM.least_mass)[:, None, None]
     score = 2 * mass * np.einsum("jb,slb->jsl", counts, shapes) - mass**2 * np.square(shapes).sum(axis=2)
     score = score / (2 * (noise**2 + HISTOGRAM.full * records)) - 0.5 * (MIDDLES / HISTOGRAM.off_middle) ** 2
     steps = np.arange(len(SPREADS))
     alike = -0.5 * ((steps[:, None] - steps) / HISTOGRAM.octaves) ** 2
-    by_spread = logsumexp(score, axis=2)
-    usual = int(np.argmax([logsumexp(by_spread + row, axis=1).sum() for row in alike]))
+    by_spread = np.logaddexp.reduce(score, axis=2)
+    usual = int(np.argmax([np.logaddexp.reduce(by_spread + row, axis=1).sum() for row in alike]))
     score = score + alike[usual][:, None]
-    weight = np.exp(score - logsumexp(score, axis=(1, 2), keepdims=True))
+    weight = np.exp(score - np.logaddexp.reduce(score, axis=(1, 2), keepdims=True))
     return weight.sum(axis=1) @ MIDDLES, np.exp(weight.sum(axis=2) @ np.log(SPREADS))
 
 

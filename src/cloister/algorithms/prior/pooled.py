@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from cloister.algorithms.constants import POOLED
 from cloister.core.arrays import Array, Floats
@@ -80,7 +79,7 @@ class Look:
         size = len(point)
         total = LONGEST**2 * unsvec(value, size + 1)
         level = clip * spread_in_clips(float(total[size, size]) / records)
-        inside = float(1 - 2 * norm.sf(clip / level))
+        inside = float(1 - 2 * ndtr(-clip / level))
         scores = clip * total[:size, size]
         return cls(
             point, level, inside, total[:size, :size], scores, LONGEST**2 * noise, math.sqrt(2) * clip * noise
@@ -97,8 +96,9 @@ def spread_in_clips(square: float) -> float:
     """
     spreads = np.geomspace(POOLED.narrowest, 2, POOLED.spreads)
     limits = 1 / spreads
-    inside = spreads**2 * (1 - 2 * norm.sf(limits) - 2 * limits * norm.pdf(limits))
-    return float(np.interp(square, inside + 2 * norm.sf(limits), spreads))
+    beyond, density = 2 * ndtr(-limits), np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi)
+    inside = spreads**2 * (1 - beyond - 2 * limits * density)
+    return float(np.interp(square, inside + beyond, spreads))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def posterior(looks: Sequence[Look], records: float, before: Place, usual: Float
         worth, mean, covariance = _under(scale * np.diag(before.covariance), looks, records, moments, error)
         found.append((math.log(weight) + worth, mean, covariance))
     worths, means, covariances = (np.array(part) for part in zip(*found, strict=True))
-    share = np.exp(worths - logsumexp(worths))
+    share = np.exp(worths - np.logaddexp.reduce(worths))
     mean = share @ means
     away = means - mean
     return Place(mean, np.einsum("k,kij->ij", share, covariances) + (share * away.T) @ away, moments)
