@@ -19,7 +19,8 @@ from cloister.privacy.trust import SecureSum
 from cloister.secure import all_or_wait
 from cloister.secure.committee import Committee
 from cloister.secure.double_masking import Attempt, Collector
-from cloister.secure.session import SIGNATURE, Offer
+from cloister.secure.primitives import SIGNATURE
+from cloister.secure.session import Offer
 
 NAME = "secure-sum"
 PATHS = ("src/cloister/secure",)
