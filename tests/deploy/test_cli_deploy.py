@@ -19,7 +19,7 @@ import yaml
 from small_trial import SEED, deployed, small_plan, small_tasks
 from typer.testing import CliRunner
 
-from cloister import Plan, run
+from cloister import Codebook, Plan, SharedPriorRegressor, Trust, run
 from cloister.cli import app
 from cloister.engines import Local
 from cloister.errors import InputError, MissingExtraError
@@ -220,3 +220,36 @@ def test_what_is_wrong_is_a_sentence(office: Path, tmp_path: Path, monkeypatch) 
     monkeypatch.delitem(sys.modules, "cloister.nodes.entry")
     with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[nodes\]'"):
         importlib.import_module("cloister.nodes.entry")
+
+
+def test_a_codebook_that_the_plan_is_not_for_is_refused_before_anything_is_written(tmp_path) -> None:
+    book = Codebook.from_mapping({"age": (5, 20), "score": (0, 50)}, ["age"], "score")
+    plan = SharedPriorRegressor(epsilon=2.0, bounds=book).plan(4)
+    plan.save(tmp_path / "plan.toml")
+    wider = Codebook.from_mapping(
+        {"age": (5, 20), "sex": ["F", "M"], "score": (0, 50)}, ["age", "sex"], "score"
+    )
+    wider.save(tmp_path / "wider.toml")
+    book.save(tmp_path / "exam.toml")
+    where = ["--address", "curator.example.org:9443", "--run", "exam-2026", "--plan", tmp_path / "plan.toml"]
+    refused = cloister(
+        "deploy", "init", tmp_path / "office", *where, "--codebook", tmp_path / "wider.toml", fails=True
+    )
+    assert "must give the plan's columns and classes" in " ".join(refused.split())
+    assert not (tmp_path / "office").exists()
+    cloister("deploy", "init", tmp_path / "office", *where, "--codebook", tmp_path / "exam.toml")
+    assert (tmp_path / "office" / "codebook.toml").read_bytes() == (tmp_path / "exam.toml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("trust", "sentence"),
+    [(Trust.secure_sum(), "every round waits for all"), (Trust.secure_sum(1), "as long as 4 are there")],
+)
+def test_the_runbook_of_a_secure_sum_says_what_is_different(trust, sentence, tmp_path) -> None:
+    replace(small_plan(5, rounds=2), trust=trust).save(tmp_path / "plan.toml")
+    where = ["--address", "curator.example.org:9443", "--run", "exam-2026"]
+    cloister("deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *where)
+    runbook = (tmp_path / "office" / "README.md").read_text()
+    assert sentence in runbook
+    assert "runs/exam-2026/sums" in runbook
+    assert "$" not in runbook.replace("${", "")

@@ -239,14 +239,19 @@ def _stacked(models: list[States], codebook: Codebook) -> States:
 
 def read_codebook(folder: Path, plan: Plan) -> Codebook:
     """Read a run's codebook; refuse one that gives other columns or classes than the plan is for."""
-    book = Codebook.load(folder / "codebook.toml")
+    return codebook_of_plan(folder / "codebook.toml", plan)
+
+
+def codebook_of_plan(path: Path, plan: Plan) -> Codebook:
+    """Read a codebook file; refuse one that gives other columns or classes than the plan is for."""
+    book = Codebook.load(path)
     rows = plan.algorithm.rows
     due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
     found = (book.row_width, book.classes)
     if due is not None and found != due:
         raise InputError(
-            f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "
-            "Take the codebook of this run."
+            f"{path} must give the plan's columns and classes, {due}. Got {found}. Take the codebook that "
+            "the plan was made with."
         )
     return book
 

@@ -59,10 +59,9 @@ def init(
             f"--address must be host:port. Got {address!r}. Write, say, curator.example.org:9443."
         )
     settings = DeploymentSettings(run, address, f"0.0.0.0:{port}", deadline=positive("--deadline", deadline))
-    book = None if codebook is None else codebook.read_bytes()
     proposed = Plan.load(plan, types or ())
     needed = quorum or proposed.quorum or usual_quorum(proposed)
-    made = create(folder, replace(proposed, quorum=needed), settings, book, trial=True)
+    made = create(folder, replace(proposed, quorum=needed), settings, codebook, trial=True)
     say(
         f"Wrote {folder}. Read {folder / 'README.md'}: it says what to do next, and what nodes need.",
         f"A round needs {needed} of {proposed.n_tasks} nodes: below that it waits. Owners approve "

@@ -19,6 +19,7 @@ from typing import Any
 
 import tomli_w
 
+from cloister.app.folder import codebook_of_plan
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.ledger import Ledger
@@ -115,6 +116,14 @@ def _host(text: str) -> Any:
 _FILES = {"README.md": "README.md", "compose.yaml": "compose.yaml", "Containerfile": "Containerfile"}
 
 
+#: What a runbook says of a node that is lost in a secure sum.
+_ALL = "the run has ended: every round waits for all. Another run needs a name and a charge of its own."
+_AWAY = (
+    "rounds go on without it, as long as $quorum are there; each waits for it until the deadline of its "
+    "first step. `state/log` says which attempts failed; a failed one has shown nothing, and costs nothing."
+)
+
+
 def pages(deployment: Deployment, plan: Plan) -> dict[str, str]:
     """Return the files of an operator's folder that are made of text, by their names."""
     texts = files("cloister.nodes.deploy") / "templates"
@@ -127,10 +136,14 @@ def pages(deployment: Deployment, plan: Plan) -> dict[str, str]:
         "port": port,
         "public": deployment.operator.public.hex(),
         "tasks": str(plan.n_tasks),
-        "quorum": str(plan.quorum or "any number"),
+        "quorum": str(plan.fewest or "any number"),
+        "trust": "",
         "epsilon": rounded_up(plan.guarantee.epsilon),
         "delta": rounded_up(plan.guarantee.delta),
     }
+    if plan.trust.masked:
+        words["lost"] = Template(_AWAY if plan.trust.stepwise else _ALL).substitute(words)
+        words["trust"] = Template((texts / "secure_sum.md").read_text("utf-8")).substitute(words)
     made = {name: Template((texts / of).read_text("utf-8")).substitute(words) for name, of in _FILES.items()}
     return made | _units(deployment, Template((texts / "unit.service").read_text("utf-8")))
 
@@ -180,7 +193,7 @@ def usual_quorum(plan: Plan) -> int:
 
 
 def create(
-    folder: Path, plan: Plan, settings: DeploymentSettings, codebook: bytes | None = None, trial: bool = False
+    folder: Path, plan: Plan, settings: DeploymentSettings, codebook: Path | None = None, trial: bool = False
 ) -> Deployment:
     """Write an operator's folder; nothing is started, and nobody is registered.
 
@@ -192,18 +205,23 @@ def create(
         The plan, which every node's owner approves.
     settings : DeploymentSettings
         Name and addresses of the run; rounds and the largest reply are those of the plan.
-    codebook : bytes, optional
-        The codebook file by which nodes make rows of their tables.
+    codebook : Path, optional
+        The codebook file by which nodes make rows of their tables; one that the plan is not for is refused.
     trial : bool
         Whether to make an authority for the service's certificate as well, for a trial; otherwise put
         ``server.crt`` and ``server.key`` from an authority that your nodes believe into ``certificates``.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is already there and is left as it is. Choose another folder.")
+    if codebook is not None and not set(codebook_of_plan(codebook, plan).caveats) <= set(plan.caveats):
+        raise InputError(
+            f"{codebook} has bounds that were read from the data, and the plan does not say so. Write public "
+            "bounds, and make the plan with them."
+        )
     private_folder(folder)
     plan.save(folder / "plan.toml")
     if codebook is not None:
-        write_file(folder / "codebook.toml", codebook)
+        write_file(folder / "codebook.toml", codebook.read_bytes())
     limits = {"rounds": len(plan.rounds), "reply": reply_size(plan)}
     document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
