@@ -63,6 +63,17 @@ def test_a_round_is_the_mean_of_clipped_gradients_of_rows():
     np.testing.assert_allclose(found, learner.start() + said.numpy() / ROWS, atol=1e-6)
 
 
+def test_persons_are_those_of_the_reference_engine():
+    """Of each person four rows send, and the largest tasks have five of two of them."""
+    task = np.repeat(np.arange(len(SIZES)), SIZES)
+    few, many = (Tasks.from_arrays(TASKS.X, TASKS.y, task, person=np.arange(ROWS) % n) for n in (7, ROWS))
+    plan = Plan(plan_of().algorithm, Gaussian(1.0), n_tasks=len(SIZES), unit=Unit.person(ROWS, most=4))
+    one, two = run(plan, few, random_state=0), run(plan, few, random_state=0, engine=Batched("cpu"))
+    np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-6)
+    all_rows = run(plan, many, random_state=0).board["mean"]
+    assert np.abs(all_rows - one.board["mean"]).max() > 1e-4
+
+
 @pytest.mark.parametrize("engine", [Local(), Batched("cpu")], ids=["local", "batched"])
 def test_one_record_moves_the_sum_by_two_clips_and_no_more(engine):
     """Rows whose gradients are opposite, and longer than the clip, attain it."""
