@@ -201,8 +201,12 @@ def test_a_public_number_that_was_paid_for(canary: Path) -> None:
     page = check_page(made(canary, "--public", "--evaluation", file))
     assert f"Joining pays for about {100 * told['share']:.0f} % of the tasks" in page
     assert "epsilon 0.5 at delta" in page
-    file.write_text(json.dumps(told | {"plan": "0" * 64}))
-    assert "must be of this run" in refused("report", canary / "run", "--evaluation", file)
+    for other in ({"plan": "0" * 64}, {"board": "0" * 64}):  # another plan's; another run's of the same plan
+        file.write_text(json.dumps(told | other))
+        assert "must be of this run" in refused("report", canary / "run", "--evaluation", file)
+    of_before = {key: value for key, value in told.items() if key != "board"}
+    file.write_text(json.dumps(of_before))
+    ok("report", canary / "run", "--public", "--evaluation", file, "-o", canary / "again.html")
 
 
 def test_a_tasks_own_edition_has_nothing_of_others(canary: Path) -> None:

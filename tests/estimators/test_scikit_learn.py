@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -219,6 +220,22 @@ def test_every_clone_of_a_search_is_charged(by):
     assert len(ledger.history) == 7
     assert ledger.balance.squares == pytest.approx(6 * fold**2 + whole**2, rel=1e-9)
     assert ledger.spent > 2 * search.best_estimator_.guarantee_.epsilon
+
+
+@pytest.mark.filterwarnings("default:These tasks have now been fitted")
+def test_fits_of_the_same_tasks_without_a_ledger_are_warned_of():
+    """From the second on; not of other tasks, of a fit that promises nothing, or of one that spends nothing."""
+    school = np.char.add("warned ", SCHOOL.astype(str))  # tasks of no other test
+    rows, model = ROWS_ONLY, quick()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        quick(random_state=0).fit(rows, SCORE, tasks=school)
+        SingleTaskRegressor(bounds=BESIDE).fit(rows, SCORE, tasks=school)
+        model.fit(rows, SCORE, tasks=school)
+        model.fit(rows, SCORE, tasks=np.char.add("other ", school))
+        assert not said
+        clone(model).set_params(lam=0.5).fit(rows, SCORE, tasks=school)
+    assert ["fitted 2 times without a ledger" in str(one.message) for one in said] == [True]
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def _location_in_words(found: Location, codebook: Codebook) -> str | None:
     columns = _columns_found(found, codebook)
     if not found.found:
         return (
-            "Where targets are was not heard above the noise: what tasks share is in the units of the "
+            "The search could not find the targets above the noise: what tasks share is in the units of the "
             f"bounds, {bounds}, and each task's own model in its own.{columns}"
         )
     how = f"asked privately in {found.rounds} rounds" if found.rounds else "which the earlier board has"
@@ -253,10 +253,11 @@ def _location_in_words(found: Location, codebook: Codebook) -> str | None:
     center, reach = float(codebook.decode_target(found.center)), codebook.target_scale * found.unit
     if isinstance(codebook.target, Positive):
         where = f"around {center:.2g}, most within a factor of {math.exp(reach):.2g}"
+        off = "by the square root of that factor"
     else:
-        where = _around(center, reach)
+        where, off = _around(center, reach), "by half as much"
     return (
-        f"Targets were found {where} (a noisy answer, {how}: the center may be off by half as much); "
+        f"Targets were found {where} (a noisy answer, {how}: the center may be off {off}); "
         f"the bounds were {bounds}.{columns}"
     )
 

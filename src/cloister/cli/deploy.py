@@ -143,8 +143,8 @@ def try_(
     r"""Try all of it on this machine, with schools of the demo.
 
     Real processes for service, curator and nodes, TLS and keys; every school's rows, state and model stay in
-    its own folder. Nothing leaves the machine, and nothing stays when this ends, however it ends. A folder
-    that is there already is gone on with, until its run is complete.
+    its own folder. Nothing leaves the machine, and no process stays when this ends, however it ends. The
+    folder stays: the same command goes on with it until its run is complete.
 
     \b
     For example:

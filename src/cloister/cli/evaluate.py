@@ -71,6 +71,7 @@ def evaluate(
         "share": told.value,
         "noise": told.noise,
         "plan": run.plan.fingerprint,
+        "board": run.board.head.hex(),
         "guarantee": told.guarantee.to_dict(),
     }
     if file is not None:

@@ -114,6 +114,8 @@ def predict(
 
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    if interval is not None and not 0 < interval < 1:
+        raise InputError(f"--interval must be a number between 0 and 1. Got {interval:g}. Write 0.9 for 90 %.")
     if model is None and paths[0].is_file():
         raise InputError(f"The run's folder comes first, and {paths[0]} is a file. Name FOLDER, then DATA.")
     if model is None and paths[-1].is_dir():
@@ -294,13 +296,17 @@ def _model_document(model: TaskModel) -> dict[str, object]:
 
 
 def withdraw(
-    folder: Folder, task_name: TaskName, types: Types = None, force: Force = False, json: Json = False
+    folder: Folder,
+    task_name: TaskName,
+    types: Types = None,
+    force: Annotated[bool, typer.Option("--force", help="Remove without asking.")] = False,
+    json: Json = False,
 ) -> None:
     r"""Remove what a run's folder holds of one task: its model.
 
-    The board stays: it holds noisy sums, from which no task can be taken out, and the guarantee bounds what
-    they tell of this one. The ledger stays: what was released stays released. Rows, copies and pages
-    elsewhere are for you to delete; it says where to look.
+    It asks first, unless --force or --json is given. The board stays: no task can be taken out of its noisy
+    sums, and the guarantee bounds what they tell of this one. The ledger stays: what was released stays
+    released. Delete rows, copies and pages elsewhere yourself; it says where to look.
 
     \b
     For example:

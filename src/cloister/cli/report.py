@@ -95,7 +95,7 @@ def report(
     page = absent(Path(f"{folder.resolve().name}-{named}.html") if output is None else output, force)
     part = _with_evidence(part, _balance(ledger, population), audit)
     if evaluation is not None:
-        part = replace(part, evaluation=pages.read_evaluation(evaluation, part.plan))
+        part = replace(part, evaluation=pages.read_evaluation(evaluation, part.plan, part.board.head.hex()))
     if not public:
         part = replace(part, folder=str(folder))
     whole, gains = (None, None) if public or own is not None else _private(folder, run, data, skip)

@@ -456,19 +456,22 @@ def read_audit(path: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:
     return facts
 
 
-def read_evaluation(path: str | os.PathLike[str], plan: Plan) -> dict[str, float]:
-    """Read what ``cloister evaluate RUN DATA -o FILE`` wrote; refuse what is void, or of another plan."""
+def read_evaluation(path: str | os.PathLike[str], plan: Plan, head: str) -> dict[str, float]:
+    """Read what ``cloister evaluate RUN DATA -o FILE`` wrote; refuse what is void, or of another run.
+
+    Files of before name the plan alone.
+    """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         guarantee = Guarantee.from_dict(found["guarantee"])
         facts = {"share": float(found["share"]), "noise": float(found["noise"])}
-        fingerprint = str(found["plan"])
+        of_run = str(found["plan"]) == plan.fingerprint and found.get("board", head) == head
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(
             f"{path} must be what `cloister evaluate RUN DATA -o {Path(path).name}` writes. Make it anew."
         ) from None
-    if fingerprint != plan.fingerprint or not guarantee.holds:
+    if not of_run or not guarantee.holds:
         raise InputError(f"{path} must be of this run, with a guarantee that holds. Evaluate this run again.")
     return facts | {"epsilon": guarantee.epsilon, "delta": guarantee.delta}

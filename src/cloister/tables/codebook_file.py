@@ -32,7 +32,12 @@ _HEAD = """\
 #   ordinal = true          for levels in order: one column
 #   spelling = "%d.%m.%Y"   for dates that are not written 2024-05-31: %d day, %m month, %Y year
 #   parts = ["days", "weekday", "month"]      for dates
-# And here, if the effect of one feature depends on another:  interactions = [["age", "sex"]]
+#   aliases = { male = "M", m = "M" }         other spellings of a level; ignore_case = true for capitals
+# And at the top, before [target]:
+#   empty = ["?", "unknown"]            words that stand for an empty cell, in all columns
+#   interactions = [["age", "sex"]]     if the effect of one feature depends on another
+# And under [target]: kind = "count", "ordered" or "positive"; for counts, exposure = "months" names the
+# column that they are counted over
 """
 _HINTS = {
     "numeric": "bounds = []  # numeric: [lowest possible, highest possible]; if codes: {levels} = [1, 2, 3]",
