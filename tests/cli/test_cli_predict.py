@@ -86,7 +86,7 @@ def test_intervals_by_command(work: Path) -> None:
     assert np.mean((low <= score) & (score <= high)) > 0.75
     assert (np.array(wide["low"]) <= low).all()
     assert (np.array(wide["high"]) >= high).all()
-    assert "--interval must be a number between 0 and 1" in refused("predict", "run", "exam.csv", "--interval", "90")
+    assert "--interval must be between 0 and 1" in refused("predict", "run", "exam.csv", "--interval", "90")
 
 
 def test_an_unseen_task_is_served_from_the_board(work: Path) -> None:

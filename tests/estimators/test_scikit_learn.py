@@ -224,7 +224,7 @@ def test_every_clone_of_a_search_is_charged(by):
 
 @pytest.mark.filterwarnings("default:These tasks have now been fitted")
 def test_fits_of_the_same_tasks_without_a_ledger_are_warned_of():
-    """From the second on; not of other tasks, of a fit that promises nothing, or of one that spends nothing."""
+    """From the second on; not of other tasks, or of a fit that promises nothing or spends nothing."""
     school = np.char.add("warned ", SCHOOL.astype(str))  # tasks of no other test
     rows, model = ROWS_ONLY, quick()
     with warnings.catch_warnings(record=True) as said:

@@ -115,7 +115,7 @@ def predict(
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
     if interval is not None and not 0 < interval < 1:
-        raise InputError(f"--interval must be a number between 0 and 1. Got {interval:g}. Write 0.9 for 90 %.")
+        raise InputError(f"--interval must be between 0 and 1. Got {interval:g}. Write 0.9 for 90 %.")
     if model is None and paths[0].is_file():
         raise InputError(f"The run's folder comes first, and {paths[0]} is a file. Name FOLDER, then DATA.")
     if model is None and paths[-1].is_dir():
