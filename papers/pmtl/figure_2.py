@@ -3,11 +3,10 @@
 The run of each panel as published: Poisson sampling of half of the tasks, increments divided by the tasks in
 a round, noise of σ on their mean (0.01, at a clip of 0.4 for digits and 0.2 for FEMNIST): 20 rounds, and on a
 card the paper's thousand, once. "With the true guarantee" tasks say offsets, whose limit is right, with the
-same noise. The loss is the mean over tasks of their own models' on their own training images; the price of so
-many rounds at δ = 1/m is shown as the paper counts it and as its definition has it: the message does not
-matter to it. With
-``--data celeba=DIR`` or ``stackoverflow=DIR`` the run is that of the paper's panel, scaled to the tasks in
-DIR (`papers.pmtl.writers` says what is in it).
+same noise. The loss is the mean over tasks of their own models' on their own training images; the price at
+δ = 1/m is shown as the paper counts it and by its definition. With ``--data celeba=DIR`` or
+``stackoverflow=DIR`` the run is that of the paper's panel, scaled to the tasks in DIR
+(`papers.pmtl.writers` says what is in it).
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 Mean test accuracy over writers. "Its method" are private MTL, FedAvg and FedProx with the noise that the
 paper's accounting asks for: half of the tasks in a round and nobody knows which, a neighbour is a silent
-task, δ = 1/m. MTL tells offsets there; *increments* are the printed messages, divided by the tasks in a
-round. "With
-the true guarantee" is MTL (offsets) with everyone in every round and the paper's own definition: a
-neighbour has any other data, and all other tasks see everything; δ is the library's default. Private FedAvg
-and FedProx are priced so too. "Ours" is FedAvg, tuned at home near the public model; heads on a public body
-do better still (`python -m benchmarks frozen-accuracy`). Rounds, steps and rates are the same for all and at
-every budget; the clip is 0.4 min(1, ε). The paper picks clip, noise and rounds for each budget by validation
+task, δ = 1/m. MTL tells increments, divided by the tasks in a round, as printed; beside it is what offsets,
+whose limit is right, have at that price. "With the true guarantee" tasks tell offsets, everyone in every
+round, by the paper's own definition: a neighbour has any other data, and all other tasks see everything; δ is
+the library's default. "Ours" is FedAvg, tuned at home near the public model; heads on a public body do better
+still (`python -m benchmarks frozen-accuracy`). Rounds, steps and rates are the same for all and at every
+budget; the clip is 0.4 min(1, ε). The paper picks clip, noise and rounds for each budget by validation
 accuracy, and does not pay for that. A task trains in the rounds that it is in: in half of them by the paper's
 method, in all by the others. FEMNIST's images are shown white on black, as MNIST's are.
 """
@@ -43,7 +42,7 @@ from papers.pmtl.writers import (
 DATA = ("celeba", "stackoverflow")
 NOT_COVERED = (
     "StackOverflow and CelebA, unless you have them (`--data celeba=DIR`); the full FEMNIST; clip, noise "
-    "and rounds picked for each ε by validation."
+    "and rounds picked for each ε by validation; without noise, no clip."
 )
 #: Methods under the paper's accounting, by what they are without it.
 ITS = {
