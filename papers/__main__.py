@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -99,10 +100,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not given.names and not given.all:
         run.error("name a figure or a paper, or say --all.")
     options = Options(given.quick, given.seeds, given.device, dict(given.data))
+    failed = 0
     with processes(given.workers) as pool:
         for figure in chosen(given.names, given.all, there):
-            make(figure, options, pool)
-    return 0
+            try:
+                make(figure, options, pool)
+            except Exception:  # the others are made all the same
+                traceback.print_exc()
+                failed += 1
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

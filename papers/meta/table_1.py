@@ -133,7 +133,7 @@ def setting_of(cell: Cell) -> Setting:
     )
     if cell["net"] == "paper":
         setting = replace(setting, net=four_modules)
-    return replace(setting, rounds=2) if cell["quick"] else setting
+    return replace(setting, rounds=3) if cell["quick"] else setting
 
 
 def measure(cell: Cell, options: Options) -> list[float]:

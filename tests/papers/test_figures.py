@@ -33,6 +33,30 @@ def test_its_work_is_in_parts(name):
     assert len({json.dumps(cell, sort_keys=True, allow_nan=False) for cell in full}) == len(full)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_look_can_be_had(name, tmp_path, monkeypatch, capsys):
+    """What a look at everything does: each figure measured in small, judged and drawn."""
+    monkeypatch.setattr(running, "BUILD", tmp_path / "build")
+    monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
+    with ThreadPoolExecutor(1) as pool:
+        made = running.make(FIGURES[name], Options(quick=True), pool)
+    shown = capsys.readouterr().out
+    assert "The finding" in shown if made else "is skipped: " in shown
+
+
+def test_one_that_fails_leaves_the_others(squares, tmp_path, monkeypatch, capsys):
+    broken = ModuleType("broken", "Figure 1: broken.")
+    broken.NOT_COVERED, broken.cells = "all.", lambda options: 1 / 0
+    there = {"toy-broken": Figure("toy-broken", "toy", broken), "toy-squares": squares}
+    monkeypatch.setattr(command, "figures", lambda: there)
+    monkeypatch.setattr(command, "processes", lambda count: ThreadPoolExecutor(1))
+    assert command.main(["run", "--all"]) == 1
+    said = capsys.readouterr()
+    assert "ZeroDivisionError" in said.err
+    assert "Squares grow. as published: comes out, 30." in said.out
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_what_is_kept_can_be_shown(name):
     module, data = FIGURES[name].module, KEPT[name]["data"]
