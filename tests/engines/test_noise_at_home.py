@@ -54,6 +54,24 @@ def test_a_run_its_board_and_its_replay(trust, tasks, tmp_path):
         assert cl.Plan.load(first.save(tmp_path / plan.fingerprint) / "plan.toml").trust == trust
 
 
+def test_the_curators_noise_on_top_goes_on_where_a_run_was_stopped(tasks, tmp_path):
+    """Killed after two rounds, with or without states that were kept: the board that it would have been."""
+    plan = next(iter(plans(Trust.secure_sum(2, 1, curator_noise=True), tasks)))
+    whole = run(plan, tasks, random_state=7)
+    plan.check(whole.board)
+    assert (
+        whole.board.head != run(replace(plan, trust=Trust.secure_sum(2, 1)), tasks, random_state=7).board.head
+    )
+
+    def stop(posted):
+        if posted.done == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(plan, tasks, random_state=7, journal=tmp_path / "run", progress=stop)
+    assert run(plan, tasks, random_state=7, journal=tmp_path / "run").board.head == whole.board.head
+
+
 @pytest.mark.parametrize("trust", TRUSTS)
 def test_the_opened_sum_is_the_plain_sum_and_the_noise_of_all(trust, tasks):
     """Run once more with the same keys and each task silent but for its noise: the difference is the sum."""

@@ -96,6 +96,40 @@ def test_law_of_what_an_adversary_does_not_know(trust, lift):
         assert not low < (fewer**2).sum() < high
 
 
+@pytest.mark.parametrize("lift", [Plain(), Outer()])
+def test_law_of_what_all_other_tasks_do_not_know_with_the_curators_noise(lift):
+    """They know every share but one: what the curator adds has the priced deviation; false alarms 1e-6."""
+    trust, n, channel = Trust.secure_sum(2, 3, curator_noise=True), 12, Channel(200, 0.7, lift)
+    plan = Plan(MEAN, n_tasks=n, trust=trust).calibrate(1.0)
+    state = trust.begin(plan.mechanism, plan.schedule, SystemRandomness(bytes(32)))
+    opened = np.arange(channel.size)  # messages and shares, which they can subtract
+    released = [state.release(NoisySum(opened, n - 1), channel) for _ in range(4)]
+    drawn = (np.array(released) - opened * channel.steps).ravel() / plan.unknown_noise(0, channel)
+    low, high = chi2.ppf([5e-7, 1 - 5e-7], drawn.size)
+    for scale in (2 / 3, 1.0, 3 / 2):
+        assert (low < ((drawn / scale) ** 2).sum() < high) == (scale == 1), scale
+    assert len(np.unique(drawn)) > 0.99 * drawn.size  # fresh in every round
+
+
+def test_the_curators_noise_is_said_wherever_the_tasks_is():
+    bare, noisy = plan_of(Trust.secure_sum(2, 3)), plan_of(Trust.secure_sum(2, 3, curator_noise=True))
+    channel = bare.rounds[0].channels[0]
+    assert noisy.guarantee.epsilon == bare.guarantee.epsilon
+    assert noisy.unknown_noise(0, channel) == bare.unknown_noise(0, channel)
+    for shares in (10, 11, 12):
+        due = math.hypot(bare.noise(0, channel, shares), bare.unknown_noise(0, channel))
+        assert noisy.noise(0, channel, shares) == pytest.approx(due)
+        assert noisy.has_noise(0, channel, due, answered=shares)
+        assert not noisy.has_noise(0, channel, bare.noise(0, channel, shares))
+    assert "or all other tasks together, without the curator" in noisy.guarantee.against
+    assert "the curator's own noise on top" in noisy.guarantee.noise
+    assert noisy.fingerprint != bare.fingerprint
+    assert "curator_noise" not in bare.to_toml()
+    assert Plan.from_toml(noisy.to_toml()) == noisy
+    with pytest.raises(PlanError, match="curator_noise must be True or None"):
+        Trust.secure_sum(curator_noise=1.5)
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("lift", [Plain(), Outer(), MeanAndOuter(0.5)])
 def test_sensitivity_of_what_is_lifted_at_home(lift, relation):

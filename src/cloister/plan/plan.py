@@ -395,7 +395,7 @@ class Plan:
 
     def unknown_noise(self, round: int, channel: Channel) -> float:
         """Return the noise of a round that whoever it is priced against knows nothing of."""
-        return self.noise(round, channel, self.trust.parts(self.n_tasks))
+        return self.mechanism.deviation(self.schedule, round, channel)
 
     def has_noise(
         self,

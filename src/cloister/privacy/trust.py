@@ -65,7 +65,7 @@ class Trust(ABC):
         return TrustedCurator()
 
     @staticmethod
-    def secure_sum(dropouts: int = 0, colluders: int = 1) -> SecureSum:
+    def secure_sum(dropouts: int = 0, colluders: int = 1, curator_noise: bool | None = None) -> SecureSum:
         """Let nobody see a message: only the sum of all tasks opens, with the tasks' noise in it.
 
         Parameters
@@ -74,8 +74,10 @@ class Trust(ABC):
             How many tasks may fail to answer in a round. With 0 a round waits until everyone has answered.
         colluders : int, default=1
             How many tasks may pool what they know with the curator; at least 1, as each knows its own share.
+        curator_noise : bool, optional
+            Whether the curator adds as much noise as is priced, on top, for who trusts neither side alone.
         """
-        return SecureSum(dropouts, colluders)
+        return SecureSum(dropouts, colluders, curator_noise)
 
     @staticmethod
     def silo() -> SiloNoise:
@@ -165,7 +167,7 @@ class Trust(ABC):
 
     def begin(self, mechanism: Mechanism, schedule: Schedule, source: Randomness) -> NoiseState:
         """Return the curator's noise before the first round of a run; none, where tasks have added it."""
-        return _AlreadyNoisy(self, mechanism, schedule)
+        return _AlreadyNoisy(self, mechanism, schedule, None)
 
     def unknown(self, mechanism: Mechanism, schedule: Schedule, source: Randomness) -> NoiseState:
         """Return the noise as it is priced, for attacks: in shares that whoever attacks does not know."""
@@ -245,12 +247,15 @@ class SecureSum(Trust):
         t, how many tasks may fail to answer in a round.
     colluders : int
         c, how many tasks may pool what they know with the curator.
+    curator_noise : bool, optional
+        Whether the curator adds noise of the priced variance to the sum that opens.
 
     Privacy
     -------
     Priced against the curator and any c tasks together, who know their own messages and shares of noise. A
     further colluder takes another share away: c + 1 leave (n - t - c - 1) / (n - t - c) of the variance. All
-    other tasks without the curator know no more than the releases, and their own shares.
+    other tasks without the curator know no more than the releases, and their own shares. With the curator's
+    noise on top, the price holds against all of them together too, if the curator adds it and tells nobody.
 
     Notes
     -----
@@ -260,12 +265,15 @@ class SecureSum(Trust):
 
     dropouts: int = 0
     colluders: int = 1
+    curator_noise: bool | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("dropouts", 0), ("colluders", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise PlanError(f"{name} must be a whole number, at least {least}. Got {value!r}.")
+        if self.curator_noise not in (None, True):
+            raise PlanError(f"curator_noise must be True or None. Got {self.curator_noise!r}.")
 
     @property
     def masked(self) -> bool:
@@ -292,11 +300,23 @@ class SecureSum(Trust):
     def fewest(self, n_tasks: int) -> int:
         return n_tasks - self.dropouts
 
+    def deviation(self, noise: float, n_tasks: int, shares: int | None = None) -> float:
+        return math.hypot(super().deviation(noise, n_tasks, shares), noise if self.curator_noise else 0.0)
+
+    def kind(self, kind: str) -> str:
+        on_top = ", with the curator's own noise on top" if self.curator_noise else ""
+        return super().kind(kind) + on_top
+
+    def begin(self, mechanism: Mechanism, schedule: Schedule, source: Randomness) -> NoiseState:
+        own = mechanism.begin(schedule, source) if self.curator_noise else None
+        return _AlreadyNoisy(self, mechanism, schedule, own)
+
     def against(self, n_tasks: int) -> str:
         tasks = "any one of the other tasks" if self.colluders == 1 else f"any {self.colluders} other tasks"
         return (
             f"the curator together with {tasks}, even if they pool their data, their models and all "
             "that they have seen, and everybody else who sees what is published"
+            + ("; or all other tasks together, without the curator" if self.curator_noise else "")
         )
 
     def describe(self, n_tasks: int) -> str:
@@ -388,7 +408,17 @@ class _AtHome:
 
 @dataclass
 class _AlreadyNoisy(_AtHome):
-    """The curator's noise where tasks have added theirs: none, and no sum without theirs passes."""
+    """The curator's noise where tasks have added theirs, if any: and no sum without theirs passes."""
+
+    own: NoiseState | None
+
+    def recall(self, total: TaskSum, posted: Floats) -> None:
+        self.listen(posted)
+
+    def listen(self, posted: Floats) -> None:
+        super().listen(posted)
+        if self.own is not None:
+            self.own.listen(posted)
 
     def release(self, total: TaskSum, channel: Channel) -> Floats:
         if not isinstance(total, NoisySum):
@@ -408,7 +438,7 @@ class _AlreadyNoisy(_AtHome):
                 "something else, or masks were made of different keys. Ask all tasks again, or end the run."
             )
         self.turn += 1
-        return np.asarray(whole * channel.steps)
+        return np.asarray(whole * channel.steps) if self.own is None else self.own.release(whole, channel)
 
 
 @dataclass
