@@ -15,7 +15,8 @@ import pytest
 from cloister import Codebook, SharedPriorRegressor
 from cloister.app.task_model import TaskModel
 from cloister.errors import InputError
-from cloister.tables.column_types import Date, Numeric
+from cloister.tables.column_types import Numeric
+from cloister.tables.dates import Date
 
 N = 300
 RNG = np.random.default_rng(0)

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from cloister.app.task_model import TaskModel
 from cloister.errors import InputError, PrivateDataError
 from cloister.tables.codebook import Codebook
-from cloister.tables.column_types import Categorical, Date, Numeric
+from cloister.tables.column_types import Categorical, Numeric
+from cloister.tables.dates import Date
 from cloister.tables.feature import Feature
 from cloister.tables.reading import Reading
 from cloister.tables.rows import read_rows, text_columns

@@ -35,7 +35,8 @@ from cloister.tables.codebook_file import (
     template,
 )
 from cloister.tables.column_checks import At, ColumnCheck, accepted, check_column
-from cloister.tables.column_types import Categorical, Date, Numeric, Target
+from cloister.tables.column_types import Categorical, Numeric, Target
+from cloister.tables.dates import Date
 from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind, emptied
