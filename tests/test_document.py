@@ -198,7 +198,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     ),
     cl.algorithms.ChooseAtHome(
         cl.algorithms.MeanRegularized(LOSS, lam=0.5),
-        cl.learners.Classification(2, 3, class_weight=(1.0, 2.0, 0.5)),
+        cl.learners.Classification(2, 3, class_weight=(1.0, 2.0, 0.5), alike=True),
         folds=3,
         variants=(cl.algorithms.MeanRegularized(LOSS, lam=2.0),),
     ),

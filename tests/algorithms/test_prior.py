@@ -11,7 +11,16 @@ from scipy import stats
 from scipy.special import log_softmax
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import FeatureRelevance, Independent, Joint, Mean, SharedPrior, Subspace, Support
+from cloister.algorithms import (
+    FeatureRelevance,
+    GroupMeans,
+    Independent,
+    Joint,
+    Mean,
+    SharedPrior,
+    Subspace,
+    Support,
+)
 from cloister.algorithms.prior.noisy_covariance import (
     compose,
     covariance_factors,
@@ -21,6 +30,7 @@ from cloister.algorithms.prior.noisy_covariance import (
     spikes,
 )
 from cloister.core.lifts import unsvec
+from cloister.core.roster import Groups
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
@@ -347,6 +357,38 @@ def test_features_that_matter_to_nobody_are_left_out():
             assert (kept[1:4] > 0.9 * found[1:4]).all()
             assert np.median(kept[4:]) < 0.1 * np.median(found[4:])
     assert losses[0] < 0.99 * losses[1]
+
+
+def test_tasks_tell_of_all_classes_alike():
+    """Which class is the reference moves no message's length, and what is told are the same weights."""
+    train, _ = classes_by(useful=4, d=6, m=20)
+    (block,) = train.blocks(train.layout())
+    swapped = replace(block, y=np.array([1.0, 0.0, 2.0, 3.0])[block.y.astype(int)])
+    lengths = {}
+    for alike in (True, None):
+        learner = Classification(6, 4, alike=alike)
+        told = [learner.offset(Home({}, rows), np.zeros(18)) for rows in (block, swapped)]
+        lengths[alike] = [np.linalg.norm(one, axis=1) for one in told]
+        found = learner.weights_of(told[0])
+        assert found == pytest.approx(Classification(6, 4).offset(Home({}, block), np.zeros(18)), abs=1e-8)
+    assert lengths[True][0] == pytest.approx(lengths[True][1])
+    assert lengths[None][0] != pytest.approx(lengths[None][1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "structure", [FeatureRelevance(), Mean(), GroupMeans(Mean(), Groups.of(["0", "1"] * 60))]
+)
+def test_without_noise_the_same_mean_is_found_however_classes_are_told(structure):
+    """Where no message is clipped: the board has weights, whatever tasks tell."""
+    train, _ = classes_by(useful=4, d=6, m=120)
+    train = (
+        train if structure.groups is None else train.with_groups(dict(zip(train.ids, "01" * 60, strict=True)))
+    )
+    means = []
+    for alike in (True, None):
+        plan = Plan(SharedPrior(Classification(6, 4, alike=alike), structure), NoNoise(), n_tasks=120)
+        means.append(run(plan, train).board["mean"])
+    assert means[0] == pytest.approx(means[1], rel=0.1, abs=0.1 * np.abs(means[1]).max())
 
 
 def test_which_features_matter_costs_the_mean_nothing_under_replace():

@@ -60,7 +60,9 @@ SHIPPED = {
         cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.Mean()), **TASKS
     ),
     "prior of relevant features": Plan(
-        cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.FeatureRelevance()),
+        cl.algorithms.SharedPrior(
+            cl.learners.Classification(2, classes=4, alike=True), cl.algorithms.FeatureRelevance()
+        ),
         **TASKS,
     ),
     "prior of counts": Plan(cl.algorithms.SharedPrior(cl.learners.CountRegression(2)), **TASKS),

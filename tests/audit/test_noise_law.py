@@ -19,13 +19,15 @@ from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.noise import GaussianLaw, WishartLaw
 from cloister.privacy.randomness import SeededRandomness
 
-LOSS = LeastSquares(4)
+LOSS, ALIKE = LeastSquares(4), Classification(3, 4, alike=True)
 PLANS = {
     "exact": Plan(MeanRegularized(LOSS, rounds=2), Gaussian(), n_tasks=100),
     "floating": Plan(MeanRegularized(LOSS, rounds=2), Gaussian(exact=False), n_tasks=100),
     "matrix": Plan(LowRank(LOSS, rounds=2), Gaussian(), n_tasks=100),
     "joint": Plan(SharedPrior(Regression(4)), Gaussian(), n_tasks=100),
-    "relevance": Plan(SharedPrior(Classification(3, 4), FeatureRelevance()), Gaussian(), n_tasks=100),
+    "relevance": Plan(
+        SharedPrior(Classification(3, 4, alike=True), FeatureRelevance()), Gaussian(), n_tasks=100
+    ),
     "laplace": Plan(MeanRegularized(LOSS, rounds=2), L2Laplace(), n_tasks=100),
     "one number": Plan(MeanRegularized(LeastSquares(1), rounds=2), L2Laplace(), n_tasks=100),
     "wishart": Plan(LowRank(LOSS, rounds=2), Wishart(), n_tasks=100),

@@ -83,7 +83,8 @@ def own_learner(codebook: Codebook, class_weight: ClassWeight = None) -> Bayesia
         return OrderedClassification(codebook.width, len(codebook.target.levels), class_weight=weights)
     if codebook.classes is None:
         return Regression(codebook.width)
-    return Classification(codebook.width, codebook.classes, class_weight=weights)
+    alike = True if codebook.classes > 2 else None
+    return Classification(codebook.width, codebook.classes, class_weight=weights, alike=alike)
 
 
 def class_weights(classes: Sequence[Any], given: ClassWeight) -> tuple[float, ...] | None:

@@ -105,7 +105,11 @@ class BayesianLearner(ABC):
 
     @abstractmethod
     def offset(self, home: Home, point: Floats) -> Floats:
-        """Return how far from a public point each task's weights lie."""
+        """Return how far from a public point each task's weights lie, as tasks tell it (see `weights_of`)."""
+
+    def weights_of(self, told: Floats) -> Floats:
+        """Return differences of weights from what tasks tell of them, (..., size): by default the same."""
+        return told
 
     @abstractmethod
     def own_weights(self, home: Home) -> Floats:

@@ -154,7 +154,7 @@ class GroupMeans(Structure):
         noise = 1 / ((1 - b) * members**2) + 1 / (part * m**2) - 2 / (part * count * m * members)
         noise *= release.noise**2 / a
         weight = a / inside.sensitivity(Relation.REPLACE) ** 2  # precision, the same under either relation
-        position = self.offsets(learner, board) + learner.clip * beyond
+        position = self.offsets(learner, board) + learner.clip * learner.weights_of(beyond)
         return (
             self.structure.update(learner, common, board, part)
             | loudness

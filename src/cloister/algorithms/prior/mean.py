@@ -318,7 +318,7 @@ class Mean(MovingMean):
         self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0
     ) -> Public:
         m = release.denominator * math.sqrt(part)
-        return update_mean(learner, release.value / m, release.noise / m, part, board)
+        return update_mean(learner, learner.weights_of(release.value / m), release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return shrunk_mean(learner, board, self.start_from)[0]

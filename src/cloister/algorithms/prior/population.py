@@ -89,7 +89,7 @@ def _read(learner: BayesianLearner, structure: Structure, board: BoardView, roun
         size, tasks = learner.size, release.denominator
         scale = learner.clip / (math.sqrt(part) * float(lift.weights(size)[0][0]) * tasks)
         points.append(point)
-        offsets.append(scale * release.value[:size])
+        offsets.append(scale * learner.weights_of(release.value[:size]))
         noise.append(scale * release.noise)
         outer = lift.second_moment(release.value, size)
         if outer is not None:

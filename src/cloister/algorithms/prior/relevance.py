@@ -81,7 +81,7 @@ class FeatureRelevance(Structure):
         squares = release.value[learner.size :] / (math.sqrt(1 - self.share) * m)
         means = _by_feature(learner, g) - learner.size // learner.dim * s**2
         sampling = min(1.0, max(0.0, float(squares.sum()))) / (learner.size * m)
-        return update_mean(learner, g, s, 1.0, board, sampling) | {
+        return update_mean(learner, learner.weights_of(g), s, 1.0, board, sampling) | {
             "chance": board["chance"] + (squares - np.maximum(means, 0.0)) / m,
             "spoken": board["spoken"] + 1,
         }

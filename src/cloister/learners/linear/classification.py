@@ -21,6 +21,7 @@ from cloister.learners.linear.by_evidence import (
 )
 from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.losses import Softmax
+from cloister.learners.linear.newton import mixed, unmixed
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.softmax import laplace, mode, posterior
 
@@ -42,12 +43,17 @@ class Classification(EvidenceLearner):
         Whether column 0 is an intercept, which may vary more between tasks than slopes do.
     class_weight : tuple of float, optional
         How many rows a row of each class counts as; public.
+    alike : bool, optional
+        Whether tasks tell of several classes alike, in coordinates in which the prior is isotropic, and half
+        as far. Weights against class 0 give most of a clipped message to what that one differs by from all
+        others. Earlier plans do not say it, and their tasks tell those.
     """
 
     dim: int
     classes: int = 2
     intercept: bool = True
     class_weight: tuple[float, ...] | None = None
+    alike: bool | None = None
 
     def __post_init__(self) -> None:
         check_class_weight(self.class_weight, self.classes)
@@ -63,7 +69,9 @@ class Classification(EvidenceLearner):
         Rows of norm 1 have the smaller numbers the more columns there are, and scores the longer weights;
         with several classes each has its own.
         """
-        return SCORE.clip if self.classes == 2 else SCORE.clip * math.sqrt(self.size)
+        if self.classes == 2:
+            return SCORE.clip
+        return (SCORE.clip_alike if self.alike else SCORE.clip) * math.sqrt(self.size)
 
     @property
     def variance(self) -> float:
@@ -100,7 +108,12 @@ class Classification(EvidenceLearner):
         found = mode(
             block.X, self._scores(block, point), block.y, block.weight, self.variance, classes=self.classes
         )
-        return found.reshape(len(block), self.size)
+        return (unmixed(found) if self.alike else found).reshape(len(block), self.size)
+
+    def weights_of(self, told: Floats) -> Floats:
+        if not self.alike:
+            return told
+        return mixed(told.reshape(-1, self.classes - 1, self.dim)).reshape(told.shape)
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
         block = by_class(home.rows, self.class_weight)

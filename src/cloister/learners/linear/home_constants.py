@@ -63,6 +63,7 @@ class ScoreConstants:
 
     variances: tuple[float, float, int] = tuned((1e-2, 1e2, 9), "grid of prior variances, for rows of norm 1")
     clip: float = tuned(2.0, "longest offset of scores' weights that is told")
+    clip_alike: float = tuned(1.0, "the same, where several classes are told alike", "classes")
     slopes: float = tuned(0.3, "variance of slopes of scores, in the prior in which levels vary more")
     loose: float = tuned(30.0, "times more that levels of scores vary in it")
     columns: float = tuned(
