@@ -33,6 +33,7 @@ import cloister as cl
 from cloister import Billboard, Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior
 from cloister.app.folder import read_plan
+from cloister.app.outcomes import PLACE, Outcomes, outcome_folders
 from cloister.app.shards import ParquetShards
 from cloister.app.task_model import TaskModel
 from cloister.app.verify import Evidence, verify_folder
@@ -229,6 +230,15 @@ def read_codebook(folder: Path) -> None:
     read_rows(folder / "rows.csv", book, target=True, skip=True)
 
 
+def make_outcomes(folder: Path) -> list[Path]:
+    Outcomes({"score": PLAN, "days": CORRELATED}).save(folder, PLAN.guarantee)
+    return [folder / PLACE]
+
+
+def read_outcomes_file(folder: Path) -> None:
+    outcome_folders(folder)
+
+
 def make_tables(folder: Path) -> list[Path]:
     make_codebook(folder)
     (folder / "book.toml").write_bytes(BOOK.encode())
@@ -397,6 +407,7 @@ READERS = [
     Reader("board", make_board, read_board, (spoil_bytes, forge, forge)),
     Reader("plan", make_plans, read_plans, (spoil_bytes, spoil_toml, spoil_toml)),
     Reader("ledger", make_ledger, read_ledger, (spoil_bytes, spoil_cells, spoil_cells)),
+    Reader("outcomes", make_outcomes, read_outcomes_file, (spoil_bytes, spoil_json)),
     Reader("codebook", make_codebook, read_codebook, (spoil_bytes, spoil_toml, spoil_toml)),
     Reader("csv table", make_tables, read_codebook, (spoil_bytes, spoil_lines)),
     Reader("journal", make_journal, read_journal, (spoil_bytes, spoil_json, spoil_lines)),

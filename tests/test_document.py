@@ -57,7 +57,7 @@ FROZEN_ESTIMATORS = """
 decomposed-classifier/1 decomposed-regressor/1 few-shot-classifier/1 group-sparse-classifier/1
 group-sparse-regressor/1
 low-rank-classifier/1 low-rank-regressor/1 mean-regularized-classifier/1 mean-regularized-regressor/1
-meta-classifier/1 meta-regressor/1 shared-prior-classifier/1 shared-prior-regressor/1
+meta-classifier/1 meta-regressor/1 several-outcomes/1 shared-prior-classifier/1 shared-prior-regressor/1
 single-task-classifier/1 single-task-regressor/1
 """.split()  # noqa: SIM905
 

@@ -49,7 +49,7 @@ def cost_together(plans: Sequence[Plan], relation: Relation) -> Cost:
     return replace(plans[0].cost_under(relation), events=events)
 
 
-def guarantee_together(plans: Sequence[Plan], made: NoiseMade) -> Guarantee:
+def guarantee_together(plans: Sequence[Plan], made: NoiseMade, scope: str = THIS_CHOICE) -> Guarantee:
     """Return what several runs over the same tasks promise together, all of whose noise is made so."""
     first = plans[0]
     assert first.delta is not None
@@ -60,7 +60,7 @@ def guarantee_together(plans: Sequence[Plan], made: NoiseMade) -> Guarantee:
         n_tasks=first.n_tasks,
         participation="; ".join(dict.fromkeys(plan._participation for plan in plans)),
     )
-    return replace(found, scope=THIS_CHOICE)
+    return replace(found, scope=scope)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.folder import read_plan, read_run
+from cloister.app.outcomes import has_outcomes, outcome_folders
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.task_model import TaskModel
 from cloister.core.document import ESTIMATORS, library_class
@@ -64,6 +65,9 @@ def load(path: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
     if (place / "board").is_file() and not of_table:
         done, said = Run.load(place, types), place / "estimator.toml"
         return _started(EstimatorSettings.load(said), done) if said.exists() else done
+    if has_outcomes(place):
+        several = library_class("cloister/several-outcomes/1", ESTIMATORS)
+        return several.of({name: load(folder, types) for name, folder in outcome_folders(place).items()})
     found = read_run(place, types)
     name = found.settings.name
     return _fitted(library_class(name, ESTIMATORS), found) if name.startswith("cloister/") else found

@@ -41,9 +41,13 @@ def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
       cloister summary exam-run --json
     """
     from cloister.app.folder import read_public
+    from cloister.app.outcomes import runs_in
 
-    found = read_public(folder, types or ()).summary()
-    return emit(found.to_dict()) if json else typer.echo(found)
+    found = {name: read_public(place, types or ()).summary() for name, place in runs_in(folder).items()}
+    if json:
+        each = {name: one.to_dict() for name, one in found.items()}
+        return emit(each if len(each) > 1 else next(iter(each.values())))
+    return typer.echo("\n\n".join(map(str, found.values())))
 
 
 def show(place: _Place, task: _Task = None, types: Types = None, json: Json = False) -> None:
@@ -125,7 +129,7 @@ def predict(
     file = None if output is None else absent(output, force)
     data, unseen = paths[-1], 0
     if model is None:
-        rows, added, unseen = _by_folder(paths[0], data, interval, types)
+        rows, added, unseen = _by_outcomes(paths[0], data, interval, types)
     else:
         rows, added = _by_model(model, data, interval)
     clash = [name for name in added if name in rows.table]
@@ -172,6 +176,27 @@ def _folder_of_parquet(
     if json:
         return emit({"rows": count, "files": len(source.files), "folder": output})
     return say(f"Wrote {output}: {count} rows. Each prediction is private to its task.")
+
+
+def _by_outcomes(
+    folder: Path, data: Path, interval: float | None, types: list[str] | None
+) -> tuple[Rows, dict[str, Array], int]:
+    """Predict by a run's folder, or every outcome by its own in a folder of several: columns of its name."""
+    from cloister.app.outcomes import runs_in
+
+    places = runs_in(folder)
+    found = {name: _by_folder(place, data, interval, types) for name, place in places.items()}
+    rows, added, unseen = next(iter(found.values()))
+    if len(found) == 1:
+        return rows, added, unseen
+    served = {"served_by": added["served_by"]}
+    each = {
+        f"{name}.{key}": column
+        for name, (_, more, _) in found.items()
+        for key, column in more.items()
+        if key not in served
+    }
+    return rows, each | served, unseen
 
 
 def _by_folder(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,14 @@ class MethodOptions:
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated."),
     ] = None
+    shares: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--share",
+            metavar="TARGET=NUMBER",
+            help="Of several targets: how much of the budget one gets; 1 each. May be repeated.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ def fit(
     Whether numbers or classes are predicted follows from the codebook. A run that was killed goes on when
     the same command is given again: nothing is posted or spent twice.
 
+    A codebook with several [[target]] tables makes a run for each, under one budget for all together.
+
     Of several methods, all are run, tasks vote by rows that they kept back, and the one chosen is written
     with the price of everything. That is dear: each run has more noise than it would have alone.
 
@@ -111,7 +121,10 @@ def fit(
           --method shared-prior --method single-task
     """
     from cloister.app import folder as folders
+    from cloister.app.outcomes import has_outcomes
     from cloister.app.run_record import RunRecord
+    from cloister.cli.outcomes import fit_outcomes
+    from cloister.tables.codebook import Codebook
 
     if book.codebook is None:
         raise typer.BadParameter(
@@ -119,12 +132,24 @@ def fit(
             f"codebook {shlex.quote(str(data))} --task COLUMN --target COLUMN`."
         )
     folder = start.output or Path(f"{Path(data.name.removesuffix('.gz')).stem}-run")
-    if not manner.dry_run:
+    if not (manner.dry_run or has_outcomes(folder)):
         folders.tidy(folder)
         folders.check_free(folder, manner.force)
     replaced = (folder / "plan.toml").is_file()
     ledger = None if manner.dry_run else account.open()
     target = _target(context, strictness)
+    names = [one.target.name for one in Codebook.load_all(book.codebook)]
+    if len(names) > 1 and book.column is None:
+        _check_several(methods, strictness, start, machines)
+
+        def propose(name: str) -> tuple[TableFile, OneRun | ComparedRuns]:
+            one = _table(context, data, replace(book, column=name), rows, machines, None, folder)
+            one = replace(one, note=lambda sentence: None)
+            return one, _proposal(context, methods, strictness, rounds, start, one, target)
+
+        return fit_outcomes(folder, names, propose, strictness.epsilon, methods.shares or (), manner, ledger)
+    if methods.shares:
+        raise InputError("--share is for a codebook with several [[target]] tables. Leave it out.")
     table = _table(context, data, book, rows, machines, methods.method, folder)
     proposal = _proposal(context, methods, strictness, rounds, trusted, start, table, target)
     if not manner.dry_run:
@@ -160,6 +185,24 @@ def fit(
         _show_votes(outcome)
     earlier = [f"{folder} held an earlier run: {_EARLIER}"] if replaced else []
     return _show_end(folder, finished, head, earlier, WHOSE[machines.engine], bool(start.types))
+
+
+def _check_several(
+    methods: MethodOptions, strictness: Strictness, start: PlanOptions, machines: EngineOptions
+) -> None:
+    """Refuse what is for one outcome alone."""
+    alone = {
+        "several --method": len(methods.method or ()) > 1,
+        "--detection": strictness.detection is not None,
+        "--plan": start.plan is not None,
+        "--start-from": start.start_from is not None,
+        "--engine ray": machines.engine is EngineName.ray,
+    }
+    if given_alone := [name for name, used in alone.items() if used]:
+        raise InputError(
+            f"Several outcomes share an epsilon, without {', '.join(given_alone)}. Leave that out, or name "
+            "one with --target."
+        )
 
 
 def _target(context: typer.Context, strictness: Strictness) -> PrivacyTarget:

@@ -340,7 +340,8 @@ def codebook_of(path: Path, task: str | None, target: str | None) -> Codebook:
     """Read the codebook; the columns named on the command line must be its own."""
     from cloister.tables.codebook import Codebook
 
-    book = Codebook.load(path)
+    named = [book for book in Codebook.load_all(path) if book.target.name == target]
+    book = named[0] if named else Codebook.load(path)
     if target is not None and target != book.target.name:
         raise InputError(
             f"--target must be the codebook's target, {book.target.name!r}. Got {target!r}. "

@@ -216,6 +216,7 @@ ESTIMATORS = {
     "cloister/mean-regularized-regressor/1": "cloister.estimators.linear:MeanRegularizedRegressor",
     "cloister/meta-classifier/1": "cloister.estimators.meta:MetaClassifier",
     "cloister/meta-regressor/1": "cloister.estimators.meta:MetaRegressor",
+    "cloister/several-outcomes/1": "cloister.estimators.several:SeveralOutcomes",
     "cloister/shared-prior-classifier/1": "cloister.estimators.prior:SharedPriorClassifier",
     "cloister/shared-prior-regressor/1": "cloister.estimators.prior:SharedPriorRegressor",
     "cloister/single-task-classifier/1": "cloister.estimators.baselines:SingleTaskClassifier",

@@ -23,6 +23,7 @@ from cloister.estimators.linear import (
 )
 from cloister.estimators.meta import MetaClassifier, MetaRegressor
 from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+from cloister.estimators.several import SeveralOutcomes
 
 if TYPE_CHECKING:
     from cloister.estimators.few_shot import FewShotClassifier, FewShotModel
@@ -42,6 +43,7 @@ __all__ = [
     "MetaRegressor",
     "PooledClassifier",
     "PooledRegressor",
+    "SeveralOutcomes",
     "SharedPriorClassifier",
     "SharedPriorRegressor",
     "SingleTaskClassifier",

@@ -7,7 +7,6 @@ vector of norm at most one. So the encoding cannot leak what is in the data: no 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +28,7 @@ from cloister.tables.codebook_file import (
     date_text,
     from_entry,
     from_spec,
+    read_toml,
     target_entry,
     target_from_entry,
     target_from_spec,
@@ -219,20 +219,28 @@ class Codebook:
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
         """Read a codebook from a TOML file; a value that the template left open is refused."""
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        first, *others = cls.load_all(path)
+        if others:
+            names = ", ".join(book.target.name for book in (first, *others))
             raise InputError(
-                f"There is no codebook {path}. Check the path, or write one: `cloister codebook DATA --task "
-                f"COLUMN --target COLUMN -o {path}`."
-            ) from None
-        except IsADirectoryError:
-            raise InputError(f"{path} is a folder. Name the file of a codebook, such as book.toml.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(
-                f"codebook {path} must be readable TOML. Got: {error}. Mend that line."
-            ) from error
-        return cls.from_dict(data, source=str(path))
+                f"codebook {path} has several targets: {names}. Name the one that is meant; `cloister fit` "
+                "and SeveralOutcomes take all of them."
+            )
+        return first
+
+    @classmethod
+    def load_all(cls, path: str | Path) -> tuple[Codebook, ...]:
+        """Read a codebook for each target of a TOML file, which may have several [[target]] tables."""
+        data = read_toml(path)
+        goals = data.get("target", {})
+        each = goals if isinstance(goals, list) and goals else [goals]
+        books = tuple(cls.from_dict({**data, "target": goal}, source=str(path)) for goal in each)
+        names = [book.target.name for book in books]
+        require(
+            len(set(names)) == len(names),
+            f"the targets of {path} must have different names. Got {names}. Rename or remove one.",
+        )
+        return books
 
     def save(self, path: str | Path) -> None:
         """Write a TOML file that `load` reads back to an equal codebook."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -66,6 +68,21 @@ def template(columns: Mapping[str, Kind], task: str | None, target: str) -> str:
         kind = "text feature" if columns[name] == "text" else columns[name]
         lines += ["", f"[features.{key}]", _HINTS[kind].format(levels="levels")]
     return "\n".join(lines) + "\n"
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return what stands in a codebook file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no codebook {path}. Check the path, or write one: `cloister codebook DATA --task "
+            f"COLUMN --target COLUMN -o {path}`."
+        ) from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder. Name the file of a codebook, such as book.toml.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"codebook {path} must be readable TOML. Got: {error}. Mend that line.") from error
 
 
 def check_codebook_format(found: object, source: str) -> None:

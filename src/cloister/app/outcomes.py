@@ -1,0 +1,177 @@
+"""Several outcomes of the same tasks under one budget: a run for each, and one price for all of them.
+
+Every outcome has a plan of its own, and a part of the squared Gaussian-DP budget. That costs what one plan
+would cost whose messages hold all outcomes and are clipped together: such a message has the same sensitivity,
+and where each part has its share of the clip also the same noise. But runs side by side may have different
+learners, rounds and missing targets, and each leaves a folder that everything reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from cloister.app.choice import cost_together, guarantee_together
+from cloister.app.task_model import names_of_files
+from cloister.core.document import check_format
+from cloister.core.errors import BudgetError, InputError
+from cloister.core.lifts import Relation
+from cloister.ledger import Ledger
+from cloister.plan.plan import Plan
+from cloister.privacy import accounting
+from cloister.privacy.events import Cost
+from cloister.privacy.guarantee import Guarantee, NoiseMade
+from cloister.privacy.randomness import Origin
+from cloister.store.files import write_file
+
+PLACE, FORMAT = "outcomes.json", "cloister outcomes 1"
+THESE_OUTCOMES = (
+    "this is for the runs of all outcomes together, and for the rows as they were given to them: other runs "
+    "on the same rows, and whatever chose or scaled rows before, are no part"
+)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The plans of several outcomes, by their names, that are priced as one.
+
+    Parameters
+    ----------
+    plans : mapping of str to Plan
+        One for each outcome; all of the same tasks, relation and delta, and with everyone in every round.
+    """
+
+    plans: Mapping[str, Plan]
+
+    @classmethod
+    def sharing(
+        cls, plans: Mapping[str, Plan], epsilon: float, shares: Mapping[str, float] | None = None
+    ) -> Outcomes:
+        """Give each plan its share of one epsilon for all, by default the same.
+
+        Parameters
+        ----------
+        plans : mapping of str to Plan
+            One for each outcome, with any noise.
+        epsilon : float
+            What all of them may cost together; infinity leaves them without noise.
+        shares : mapping of str to float, optional
+            How much of the squared budget each outcome gets, up to a common factor.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import SharedPrior
+        >>> from cloister.learners import Classification, Regression
+        >>> plans = {"score": SharedPrior(Regression(4)), "passed": SharedPrior(Classification(4))}
+        >>> plans = {name: Plan(algorithm, n_tasks=200) for name, algorithm in plans.items()}
+        >>> both = Outcomes.sharing(plans, epsilon=1.0, shares={"score": 2, "passed": 1})
+        >>> 0.999 < both.guarantee.epsilon <= 1.0
+        True
+        >>> [round(plan.mechanism.budget ** 2, 3) for plan in both.plans.values()]
+        [0.082, 0.041]
+        """
+        given = dict.fromkeys(plans, 1.0) if shares is None else dict(shares)
+        if given.keys() != plans.keys() or not all(0 < share < math.inf for share in given.values()):
+            raise InputError(
+                f"shares must have one number > 0 for each of {', '.join(plans)}. Got {given}. Leave them "
+                "out for equal ones."
+            )
+        if math.isinf(epsilon):
+            return cls(dict(plans))
+        total, first = math.fsum(given.values()), next(iter(plans.values()))
+        assert first.delta is not None
+
+        def scaled(mu: float) -> dict[str, Plan]:
+            parts = {name: mu * math.sqrt(given[name] / total) for name in plans}
+            return {
+                name: replace(plan, mechanism=plan.mechanism.scaled(parts[name])) if plan.has_rounds else plan
+                for name, plan in plans.items()
+            }
+
+        def cost_of(mu: float) -> Cost:
+            return cls(scaled(mu)).cost_under(first.relation)
+
+        return cls(scaled(accounting.calibrate(cost_of, epsilon, first.delta)))
+
+    def cost_under(self, relation: Relation) -> Cost:
+        """Return what one task is exposed to over all runs."""
+        return cost_together([plan for plan in self.plans.values() if plan.has_rounds], relation)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What all runs promise together, known before data is touched."""
+        first = next(
+            (plan for plan in self.plans.values() if plan.has_rounds), next(iter(self.plans.values()))
+        )
+        return self.guarantee_with(first.noise_from(Origin.SYSTEM))
+
+    def guarantee_with(self, made: NoiseMade) -> Guarantee:
+        """Return what is promised of runs whose noise is made in this way."""
+        return guarantee_together(list(self.plans.values()), made, THESE_OUTCOMES)
+
+    def check_room(self, ledger: Ledger | None, done: Mapping[str, bool]) -> None:
+        """Refuse, before anything is charged, what does not fit into an account as a whole."""
+        left = [plan for name, plan in self.plans.items() if plan.has_rounds and not done.get(name)]
+        if ledger is None or not left:
+            return
+        room = ledger.balance.room_for(cost_together(left, ledger.relation))
+        if room.runs == 0:
+            raise BudgetError(f"All outcomes together do not fit. {room}")
+
+    def place(self, folder: Path, name: str) -> Path:
+        """Return the folder of one outcome's run."""
+        return folder / names_of_files(name)[0].removesuffix(".json")
+
+    def save(self, folder: Path, guarantee: Guarantee) -> None:
+        """Write what all runs promise together, and which folder is whose; all of it public."""
+        document = {
+            "format": FORMAT,
+            "outcomes": {name: self.place(folder, name).name for name in self.plans},
+            "plans": {name: plan.fingerprint for name, plan in self.plans.items()},
+            "guarantee": guarantee.to_dict(),
+        }
+        write_file(folder / PLACE, json.dumps(document, indent=1).encode())
+        write_file(folder / "guarantee.txt", f"{guarantee}\n".encode())
+
+    def begun(self, folder: Path) -> dict[str, bool]:
+        """Say which outcomes' runs are complete in a folder; refuse one of other plans."""
+        if read_outcomes(folder, "plans") != {name: plan.fingerprint for name, plan in self.plans.items()}:
+            raise InputError(
+                f"{folder} has outcomes by other plans. Give the same settings, or choose another folder."
+            )
+        return {name: (self.place(folder, name) / "head.txt").is_file() for name in self.plans}
+
+
+def has_outcomes(folder: Path) -> bool:
+    """Say whether a folder has the runs of several outcomes."""
+    return (folder / PLACE).is_file()
+
+
+def outcome_folders(folder: Path) -> dict[str, Path]:
+    """Return where the run of each outcome is."""
+    return {name: folder / place for name, place in read_outcomes(folder, "outcomes").items()}
+
+
+def runs_in(folder: Path) -> dict[str, Path]:
+    """Return the folders of all runs of a place: those of its outcomes, or its own, without a name."""
+    return outcome_folders(folder) if has_outcomes(folder) else {"": folder}
+
+
+def read_outcomes(folder: Path, part: str) -> dict[str, str]:
+    """Return one word for each outcome from the file that names them."""
+    path = folder / PLACE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        check_format(document.get("format"), FORMAT, path)
+        found = {str(name): str(word) for name, word in document[part].items()}
+        if found and not any(Path(word).name != word for word in found.values()):
+            return found
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise InputError(f"{path} must name the outcomes and their folders. Restore it.")

@@ -1,0 +1,120 @@
+"""``cloister fit`` for a codebook of several targets: one budget, and a run's folder for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.app import folder as folders
+from cloister.app.outcomes import PLACE, Outcomes, has_outcomes
+from cloister.app.run_record import RunRecord
+from cloister.app.source import TableFile
+from cloister.cli.proposals import ComparedRuns, OneRun
+from cloister.cli.shell import advance, emit, say, show_commands, show_table
+from cloister.core.errors import InputError
+from cloister.privacy.statement import rounded_up
+
+if TYPE_CHECKING:
+    from cloister.cli.options import RunOptions
+    from cloister.ledger import Ledger
+
+
+def read_shares(given: Sequence[str], names: Sequence[str]) -> dict[str, float] | None:
+    """Read ``NAME=NUMBER`` for outcomes; those that are not named have 1. None if nothing is given."""
+    if not given:
+        return None
+    found = dict.fromkeys(names, 1.0)
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        try:
+            if not equals or name not in found:
+                raise ValueError
+            found[name] = float(number)
+        except ValueError:
+            raise InputError(
+                f"--share must read TARGET=NUMBER, with a target of the codebook: {', '.join(names)}. Got "
+                f"{text!r}."
+            ) from None
+    return found
+
+
+def fit_outcomes(
+    folder: Path,
+    names: Sequence[str],
+    propose: Callable[[str], tuple[TableFile, OneRun | ComparedRuns]],
+    epsilon: float,
+    shares: Sequence[str],
+    manner: RunOptions,
+    ledger: Ledger | None,
+) -> None:
+    """Run every outcome's plan with its share of one budget; those that are complete stay as they are."""
+    proposals = {}
+    for name in names:
+        table, proposal = propose(name)
+        assert isinstance(proposal, OneRun)  # of one method
+        proposals[name] = table, proposal
+    plans = {name: proposal.plan for name, (_, proposal) in proposals.items()}
+    together = Outcomes.sharing(plans, epsilon, read_shares(shares, names))
+    document = {
+        "guarantee": together.guarantee.to_dict(),
+        "outcomes": {
+            name: {"epsilon": plan.guarantee.epsilon, "forecast": plan.forecast().to_dict()}
+            for name, plan in together.plans.items()
+        },
+    }
+    if not manner.json:
+        _promise(together)
+    if manner.dry_run:
+        return emit(document) if manner.json else None
+    done = _begin(folder, together, manner.force)
+    with advance("Reading"):
+        for table, _ in proposals.values():
+            table.check()
+    together.check_room(ledger, done)
+    folder.mkdir(parents=True, exist_ok=True)
+    together.save(folder, together.guarantee)
+    approved = RunRecord.approved(manner.approved_by)
+    for name, (table, proposal) in proposals.items():
+        plan, place = together.plans[name], together.place(folder, name)
+        settings = {**proposal.made_by.parameters, "epsilon": plan.guarantee.epsilon}
+        one = OneRun(plan, replace(proposal.made_by, parameters=settings))
+        if not done[name]:
+            one.carry_out(place, table, approved, ledger, manner.force)
+    heads = {name: folders.manifest_head(together.place(folder, name)) for name in plans}
+    if manner.json:
+        return emit({"folder": folder} | document | {"heads": heads})
+    say(
+        f"Wrote {folder}: a run's folder for each outcome, with its public part and one model file for each "
+        f"task, and {PLACE} and guarantee.txt, which are of all of them.",
+        apart=True,
+    )
+    return show_commands(["cloister", "summary", folder], ["cloister", "report", folder])
+
+
+def _promise(together: Outcomes) -> None:
+    told = together.guarantee
+    say(
+        f"{len(together.plans)} outcomes share one budget. All of them together:",
+        told.statement.short,
+        f"Epsilon {rounded_up(told.epsilon)}, delta {rounded_up(told.delta)}, {told.relation}.",
+    )
+    rows = (
+        [name, f"{rounded_up(plan.guarantee.epsilon)}", str(plan.forecast())]
+        for name, plan in together.plans.items()
+    )
+    show_table(["outcome", "epsilon alone", "forecast"], rows)
+
+
+def _begin(folder: Path, together: Outcomes, force: bool) -> dict[str, bool]:
+    """Say which runs are complete, of what was begun in this folder; refuse another folder."""
+    if not has_outcomes(folder):
+        folders.check_free(folder, force=False)
+        return dict.fromkeys(together.plans, False)
+    if force:
+        return dict.fromkeys(together.plans, False)
+    done = together.begun(folder)
+    if all(done.values()):
+        raise InputError(f"{folder} is already there and is left as it is. Add --force, or name another.")
+    return done

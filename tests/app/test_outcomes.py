@@ -1,0 +1,125 @@
+"""Several outcomes under one budget: what they cost together, and what is left of each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cloister import Ledger, Plan, load
+from cloister.algorithms import Independent, SharedPrior
+from cloister.app.outcomes import PLACE, Outcomes
+from cloister.core.errors import BudgetError, InputError
+from cloister.estimators import SeveralOutcomes, SharedPriorClassifier
+from cloister.learners import Classification, CountRegression, Regression
+from cloister.mechanisms import NoNoise
+from cloister.privacy import tradeoff
+from cloister.privacy.accounting import default_delta
+
+LEARNERS = {"score": Regression(4), "passed": Classification(4), "visits": CountRegression(4)}
+DELTA = default_delta(200)
+PLANS = {name: Plan(SharedPrior(learner), n_tasks=200) for name, learner in LEARNERS.items()}
+BOUNDS = {
+    "age": (5, 20),
+    "score": (0, 50),
+    "passed": [False, True],
+    "visits": {"kind": "count", "bounds": (0, 30)},
+}
+
+
+def table(seed=0, schools=60, rows=8):
+    rng = np.random.default_rng(seed)
+    school, age = np.repeat(np.arange(schools), rows), rng.uniform(6, 18, schools * rows)
+    score = np.clip(2 * age + rng.normal(0, 3, age.size), 0, 50)
+    return {
+        "school": school,
+        "age": age,
+        "score": score,
+        "passed": score > 24,
+        "visits": rng.poisson(age / 6),
+    }
+
+
+@pytest.mark.parametrize("shares", [None, {"score": 5, "passed": 1, "visits": 2}])
+@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+def test_together_they_cost_what_one_would_alone(shares, epsilon):
+    """The squares of mu add up: computed here by the closed form of Gaussian DP."""
+    together = Outcomes.sharing(PLANS, epsilon, shares)
+    squares = {name: plan.mechanism.budget**2 for name, plan in together.plans.items()}
+    total, delta = math.fsum(squares.values()), together.guarantee.delta
+    assert tradeoff.epsilon(math.sqrt(total), delta) == pytest.approx(epsilon, rel=1e-3)
+    assert together.guarantee.epsilon <= epsilon
+    given = shares or dict.fromkeys(PLANS, 1)
+    parts = [squares[name] / given[name] for name in PLANS]
+    assert parts == pytest.approx([parts[0]] * 3)
+    alone = [plan.calibrate(epsilon).mechanism.budget ** 2 for plan in PLANS.values()]
+    assert total == pytest.approx(np.mean(alone), rel=1e-3)
+
+
+def test_an_outcome_that_shares_nothing_costs_nothing():
+    plans = PLANS | {"age": Plan(Independent(Regression(4)), n_tasks=200)}
+    together = Outcomes.sharing(plans, 1.0)
+    assert together.plans["age"] == plans["age"]
+    assert 0.999 < together.guarantee.epsilon <= 1.0
+    silent = Outcomes.sharing({"score": Plan(SharedPrior(Regression(4)), NoNoise(), n_tasks=200)}, math.inf)
+    assert math.isinf(silent.guarantee.epsilon)
+
+
+@pytest.mark.parametrize("shares", [{}, {"score": 1}, {"score": 1, "passed": 0, "visits": 1}, {"x": 1}])
+def test_shares_are_one_number_for_each_outcome(shares):
+    with pytest.raises(InputError, match="shares must have one number > 0 for each of score, passed, visits"):
+        Outcomes.sharing(PLANS, 1.0, shares)
+
+
+def test_nothing_is_charged_if_all_do_not_fit(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", population="schools", n_tasks=200, epsilon=1.0, delta=DELTA)
+    together = Outcomes.sharing(PLANS, 1.0)
+    together.check_room(ledger, {})
+    with pytest.raises(BudgetError, match="All outcomes together do not fit"):
+        Outcomes.sharing(PLANS, 1.1).check_room(ledger, {})
+    Outcomes.sharing(PLANS, 1.1).check_room(ledger, {"score": True})
+    assert len(ledger.history) == 0
+
+
+def test_models_of_all_kinds_one_account_and_a_folder(tmp_path):
+    data = table()
+    ledger = Ledger.create(
+        tmp_path / "ledger", population="schools", n_tasks=60, epsilon=2.0, delta=default_delta(60)
+    )
+    model = SeveralOutcomes(
+        "school", bounds=BOUNDS, epsilon=2.0, ledger=ledger, shares={"score": 2, "passed": 1, "visits": 1}
+    )
+    model.fit(data, ["score", "passed", "visits"])
+    assert len(ledger.history) == 3
+    assert model.guarantee_.epsilon == pytest.approx(ledger.spent, rel=1e-3)
+    assert ledger.spent <= 2.0
+    assert model.guarantee_.holds
+    assert "runs of all outcomes together" in str(model.guarantee_)
+    found = model.predict(data)
+    assert set(found) == {"score", "passed", "visits"}
+    assert np.mean(found["passed"] == data["passed"]) > 0.8
+    assert isinstance(model.outcomes_["passed"], SharedPriorClassifier)
+    again = load(model.save(tmp_path / "run"))
+    assert again.guarantee_.epsilon == model.guarantee_.epsilon
+    for name, column in again.predict(data).items():
+        assert (column == found[name]).all()
+    assert (tmp_path / "run" / PLACE).is_file()
+    del data["visits"]
+    fewer = {name: limits for name, limits in BOUNDS.items() if name != "visits"}
+    again = SeveralOutcomes("school", bounds=fewer, epsilon=2.0, ledger=ledger)
+    with pytest.raises(BudgetError, match="All outcomes together do not fit"):
+        again.fit(data, ["score", "passed"])
+
+
+def test_targets_may_stand_beside_the_table_and_missing_bounds_are_refused():
+    data = table()
+    X = {name: data[name] for name in ("school", "age")}
+    model = SeveralOutcomes(
+        "school", bounds={"age": (5, 20), "score": (0, 50), "visits": (0, 30)}, random_state=0
+    )
+    model.fit(X, {name: data[name] for name in ("score", "visits")})
+    assert not model.guarantee_.holds  # of a seed
+    assert set(model.summary()) == {"score", "visits"}
+    with pytest.raises(InputError, match="Got none of 'passed'"):
+        model.fit(data, ["score", "passed"])

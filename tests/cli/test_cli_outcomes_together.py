@@ -1,0 +1,91 @@
+"""``cloister fit`` for a codebook of several targets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import ok, refused
+
+import cloister as cl
+from cloister.app.predict import write_csv
+from cloister.tables.table_files import read_table
+
+BOOK = """
+task = "school"
+[[target]]
+name = "score"
+bounds = [0, 50]
+[[target]]
+name = "passed"
+classes = ["no", "yes"]
+[features.age]
+bounds = [5, 20]
+"""
+FIT = ("fit", "pupils.csv", "--codebook", "book.toml", "-o", "run")
+
+
+@pytest.fixture(autouse=True)
+def pupils(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    school, age = np.repeat(np.arange(40), 8), rng.uniform(6, 18, 320)
+    score = np.clip(2 * age + rng.normal(0, 3, 320), 0, 50)
+    passed = np.where(score > 24, "yes", "no")
+    write_csv("pupils.csv", {"school": school, "age": age, "score": score, "passed": passed})
+    Path("book.toml").write_text(BOOK)
+
+
+def test_one_budget_a_folder_for_each_and_all_predictions_in_one_table() -> None:
+    ok(
+        "ledger",
+        "create",
+        "ledger",
+        "--population",
+        "pupils",
+        "--tasks",
+        40,
+        "--epsilon",
+        1,
+        "--delta",
+        0.0025,
+    )
+    told = json.loads(ok(*FIT, "--ledger", "ledger", "--share", "score=3", "--json"))
+    assert 0.99 < told["guarantee"]["epsilon"] <= 1.0
+    alone = [told["outcomes"][name]["epsilon"] for name in ("score", "passed")]
+    assert alone[1] < alone[0] < 1.0
+    assert len(cl.Ledger.open("ledger").history) == 2
+    ok("predict", "run", "pupils.csv", "-o", "all.csv")
+    table = read_table(Path("all.csv"))
+    wanted = {"score.prediction", "score.std", "passed.prediction", "passed.p[yes]", "served_by"}
+    assert wanted <= set(table)
+    assert "age" in ok("summary", "run")
+    ok("report", "run", "--public")
+    assert Path("run-score-public.html").is_file()
+    assert Path("run-passed-public.html").is_file()
+    assert set(cl.load("run").outcomes_) == {"score", "passed"}
+    assert "already there" in refused(*FIT, "--ledger", "ledger", "--share", "score=3")
+
+
+def test_what_was_left_goes_on_and_nothing_is_charged_twice() -> None:
+    ok("ledger", "create", "ledger", "--population", "pupils", "--tasks", 40, "--epsilon", 4, "--delta", 1e-3)
+    ok(*FIT, "--ledger", "ledger")
+    shutil.rmtree("run/passed")
+    board = Path("run/score/board").read_bytes()
+    assert "other plans" in refused(*FIT, "--ledger", "ledger", "--share", "score=2")
+    ok(*FIT, "--ledger", "ledger")
+    assert Path("run/score/board").read_bytes() == board
+    assert len(cl.Ledger.open("ledger").history) == 3  # the folder that was removed had been paid for
+
+
+def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
+    ok("fit", "pupils.csv", "--codebook", "book.toml", "--target", "passed", "-o", "one")
+    assert cl.load("one").codebook_.target.name == "passed"
+    assert "has several targets: score, passed" in refused("plan", "pupils.csv", "--codebook", "book.toml")
+    assert "without --detection" in refused(*FIT, "--detection", "0.1")
+    assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
+    assert "outcomes share one budget" in ok(*FIT, "--dry-run")
+    assert not Path("run").exists()
