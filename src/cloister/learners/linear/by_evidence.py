@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats, States
 from cloister.core.channel import Channel
@@ -26,7 +27,9 @@ from cloister.learners.linear.average import (
     normal_on_grid,
 )
 from cloister.learners.linear.few_rows import too_few
-from cloister.learners.linear.home_constants import SCORE
+from cloister.learners.linear.home_constants import SCORE, TRUST
+from cloister.learners.linear.likelihood import ModesByVariance
+from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.question import (
     Answers,
     Candidates,
@@ -76,6 +79,11 @@ class EvidenceLearner(BayesianLearner):
     def variance_weights(self) -> Floats:
         """Log weights of variances in own units."""
         return normal_on_grid(np.log(VARIANCES), math.log(self.usual), SCORE.usual_sd)
+
+    def own_variance_weights(self, few: NDArray[np.bool_]) -> Floats:
+        """Return them for each task; one of few rows has no slopes, that variances are of."""
+        without = np.where(np.arange(len(VARIANCES)) > 0, -np.inf, 0.0)
+        return np.where(few[:, None], without, self.variance_weights)
 
     @property
     def last(self) -> tuple[Question, ...]:
@@ -164,6 +172,29 @@ class EvidenceLearner(BayesianLearner):
         if candidate.shared and "scale" in answers:
             return normal_on_grid(np.log(VARIANCES), *map(float, answers["scale"]))
         return np.full(len(VARIANCES), -math.log(len(VARIANCES)))
+
+
+def product(X: Floats, right: Floats) -> Floats:
+    with np.errstate(all="ignore"):  # data that overflow count as no data
+        return np.asarray(X @ right)
+
+
+def own_design(units: OwnUnits) -> Floats:
+    """Return rows in own units; of tasks of few rows, whose spreads say nothing, the level alone."""
+    few = (units.total < TRUST.few)[:, None, None]
+    level = np.arange(units.design.shape[2]) == (-1 if units.front is None else 0)
+    return np.where(few & ~level, 0.0, units.design)
+
+
+def scored_around(fit: ModesByVariance, candidate: Candidate, factor: Floats, follow: Floats) -> Scored:
+    """Return what a fit around a public mean makes of tasks, by the way from its coordinates to weights."""
+
+    def to_public(share: Floats) -> tuple[Floats, Floats]:
+        inner, spread = fit.posterior(share)
+        away = (factor @ inner[:, :, None])[:, :, 0]
+        return candidate.mean + away, factor @ spread @ np.swapaxes(factor, -1, -2)
+
+    return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
 
 
 def check_class_weight(weights: tuple[float, ...] | None, classes: int) -> None:

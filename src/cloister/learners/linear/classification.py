@@ -186,9 +186,7 @@ class Classification(EvidenceLearner):
             coef = (weights @ back.swapaxes(1, 2)).reshape(len(block), self.size)
             return coef, turn @ spread @ turn.swapaxes(1, 2)
 
-        log_evidence = fit.log_evidence + self.variance_weights + worth[:, None]
-        log_evidence[:, 1:] = np.where(few[:, None], -np.inf, log_evidence[:, 1:])
-        return Scored(log_evidence, to_public)
+        return Scored(fit.log_evidence + self.own_variance_weights(few) + worth[:, None], to_public)
 
     def _whiten(self, block: Block, factor: Floats) -> Floats:
         """Return features times a factor's block for one class: candidates treat all classes alike."""

@@ -31,6 +31,9 @@ from cloister.learners.linear.by_evidence import (
     VARIANCES,
     EvidenceLearner,
     Scored,
+    own_design,
+    product,
+    scored_around,
 )
 from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
@@ -195,20 +198,11 @@ class CountRegression(EvidenceLearner):
         factor: Floats = candidate.factor
         if candidate.own_units:
             units = OwnUnits.of(block.X[:, :, : self.dim], block.weight, self.intercept)
-            few = (units.total < TRUST.few)[:, None, None]  # their spreads say nothing of other values
-            first = np.arange(self.dim) == (0 if self.intercept else -1)
-            design, factor = np.where(few & ~first, 0.0, units.design) @ factor, units.back @ factor
+            design, factor = own_design(units) @ factor, units.back @ factor
         else:
-            design = _product(block.X[:, :, : self.dim], factor)
+            design = product(block.X[:, :, : self.dim], factor)
         rows = CountRows.of(design, self._scores(block, candidate.mean), block, _spreads(home.states))
-        fit = modes_by_variance(rows, VARIANCES)
-
-        def to_public(share: Floats) -> tuple[Floats, Floats]:
-            inner, spread = fit.posterior(share)
-            away = (factor @ inner[:, :, None])[:, :, 0]
-            return candidate.mean + away, factor @ spread @ np.swapaxes(factor, -1, -2)
-
-        return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
+        return scored_around(modes_by_variance(rows, VARIANCES), candidate, factor, follow)
 
     def alone(self, home: Home, weight: float) -> Scored:
         """Fit each task in its own units, from its own smoothed rate: slopes over a grid of variances.
@@ -226,9 +220,7 @@ class CountRegression(EvidenceLearner):
             turn = own.back
             return (turn @ inner[:, :, None])[:, :, 0], turn @ spread @ turn.swapaxes(1, 2)
 
-        without = np.where(np.arange(len(VARIANCES)) > 0, -np.inf, 0.0)  # slopes, that variances are of
-        weights = np.where(own.few[:, None], without, self.variance_weights)
-        log_evidence = fit.log_evidence + weights + math.log(weight)
+        log_evidence = fit.log_evidence + self.own_variance_weights(own.few) + math.log(weight)
         if self.intercept:
             log_evidence -= 0.5 * np.log1p(own.total)[:, None]
         return Scored(log_evidence, to_public)
@@ -253,14 +245,14 @@ class CountRegression(EvidenceLearner):
 
     def _scores(self, block: Block, point: Floats) -> Floats:
         """Return the scores of rows at a public point, offsets included."""
-        scores = _product(block.X[:, :, : self.dim], point)
+        scores = product(block.X[:, :, : self.dim], point)
         if self.exposure:
             scores = scores + block.X[:, :, self.dim]
         return scores + middle_of(self.most)
 
     def _rows(self, home: Home, factor: Floats, mean: Floats) -> CountRows:
         block = home.rows
-        design = _product(block.X[:, :, : self.dim], factor)
+        design = product(block.X[:, :, : self.dim], factor)
         return CountRows.of(design, self._scores(block, mean), block, _spreads(home.states))
 
 
@@ -298,11 +290,6 @@ class _Own:
 
     def rows(self, spread: Floats) -> CountRows:
         return CountRows.of(self.design, self.scores, self.block, spread)
-
-
-def _product(X: Floats, right: Floats) -> Floats:
-    with np.errstate(all="ignore"):  # data that overflow count as no data
-        return np.asarray(X @ right)
 
 
 def _spreads(states: States) -> Floats:

@@ -32,6 +32,9 @@ from cloister.learners.linear.by_evidence import (
     EvidenceLearner,
     Scored,
     by_class,
+    own_design,
+    product,
+    scored_around,
 )
 from cloister.learners.linear.home_constants import TRUST
 from cloister.learners.linear.likelihood import Likelihood, Slope, find_mode, modes_by_variance
@@ -213,21 +216,11 @@ class OrderedClassification(EvidenceLearner):
         block, factor = by_class(home.rows, self.class_weight), np.asarray(candidate.factor)
         if candidate.own_units:
             units = OwnUnits.of(block.X, block.weight, self.intercept)
-            few = (units.total < TRUST.few)[:, None, None]  # their spreads say nothing of other values
-            first = np.arange(self.width) == (0 if self.intercept else -1)
-            design = np.where(few & ~first, 0.0, units.design) @ factor[: self.width]
-            rows = self._around(block, design, factor, candidate.mean)
+            rows = self._around(block, own_design(units) @ factor[: self.width], factor, candidate.mean)
             factor = self._wider(units.back) @ factor
         else:
             rows = self._rows(block, factor, candidate.mean)
-        fit = modes_by_variance(rows, VARIANCES)
-
-        def to_public(share: Floats) -> tuple[Floats, Floats]:
-            inner, spread = fit.posterior(share)
-            away = (factor @ inner[:, :, None])[:, :, 0]
-            return candidate.mean + away, factor @ spread @ np.swapaxes(factor, -1, -2)
-
-        return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
+        return scored_around(modes_by_variance(rows, VARIANCES), candidate, factor, follow)
 
     def alone(self, home: Home, weight: float) -> Scored:
         """Fit each task in its own units, from its own smoothed rates: slopes over a grid of variances.
@@ -263,9 +256,7 @@ class OrderedClassification(EvidenceLearner):
             coef = (back @ (start + inner * unit)[:, :, None])[:, :, 0]
             return coef, turned @ spread @ turned.swapaxes(1, 2)
 
-        without = np.where(np.arange(len(VARIANCES)) > 0, -np.inf, 0.0)  # slopes, that variances are of
-        weights = np.where(few[:, None], without, self.variance_weights)
-        log_evidence = fit.log_evidence + weights + math.log(weight)
+        log_evidence = fit.log_evidence + self.own_variance_weights(few) + math.log(weight)
         log_evidence -= 0.5 * (e + self.intercept) * np.log1p(units.total)[:, None]
         return Scored(log_evidence, to_public)
 
@@ -277,13 +268,13 @@ class OrderedClassification(EvidenceLearner):
         return log_odds[:, 0], np.log(log_odds[:, :-1] - log_odds[:, 1:])
 
     def _rows(self, block: Block, factor: Floats, mean: Floats) -> OrderedRows:
-        return self._around(block, _product(block.X, factor[: self.width]), factor, mean)
+        return self._around(block, product(block.X, factor[: self.width]), factor, mean)
 
     def _around(self, block: Block, design: Floats, factor: Floats, mean: Floats) -> OrderedRows:
         start, logs = usual_cuts(self.classes)
         root = math.sqrt(self.width)
         base, turn = logs + mean[self.width :] / root, factor[self.width :] / root
-        return OrderedRows.of(design, start + _product(block.X, mean[: self.width]), block, base, turn)
+        return OrderedRows.of(design, start + product(block.X, mean[: self.width]), block, base, turn)
 
     def _wider(self, back: Floats) -> Floats:
         """Return a way from own units to public ones, with the increments, which have no units."""
@@ -291,11 +282,6 @@ class OrderedClassification(EvidenceLearner):
         found[:] = np.eye(self.dim)
         found[:, : self.width, : self.width] = back
         return found
-
-
-def _product(X: Floats, right: Floats) -> Floats:
-    with np.errstate(all="ignore"):  # data that overflow count as no data
-        return np.asarray(X @ right)
 
 
 @dataclass(frozen=True)
