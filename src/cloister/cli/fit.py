@@ -61,7 +61,7 @@ class MethodOptions:
         typer.Option(
             "--share",
             metavar="TARGET=NUMBER",
-            help="Of several targets: how much of the budget one gets; 1 each. May be repeated.",
+            help="Of several: its part of the budget.",
         ),
     ] = None
 
@@ -99,13 +99,11 @@ def fit(
 
     First prints what the run promises and what it can be expected to bring, from public numbers alone.
     Then runs it and writes a folder: a public part, and one model file for each task, for that task alone.
-    Whether numbers or classes are predicted follows from the codebook. A run that was killed goes on when
-    the same command is given again: nothing is posted or spent twice.
-
-    A codebook with several [[target]] tables makes a run for each, under one budget for all together.
+    What is predicted follows from the codebook; several targets have a run each, and one budget. A run that
+    was killed goes on when the same command is given again: nothing is posted or spent twice.
 
     Of several methods, all are run, tasks vote by rows that they kept back, and the one chosen is written
-    with the price of everything. That is dear: each run has more noise than it would have alone.
+    with the price of everything, which is dear.
 
     \b
     For example:
