@@ -10,12 +10,13 @@ import pytest
 from cloister import Ledger, Plan, load
 from cloister.algorithms import Independent, SharedPrior
 from cloister.app.outcomes import PLACE, Outcomes
-from cloister.core.errors import BudgetError, InputError
+from cloister.core.errors import BudgetError, InputError, PlanError
 from cloister.estimators import SeveralOutcomes, SharedPriorClassifier
 from cloister.learners import Classification, CountRegression, Regression
 from cloister.mechanisms import NoNoise
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
+from cloister.privacy.trust import Trust
 
 LEARNERS = {"score": Regression(4), "passed": Classification(4), "visits": CountRegression(4)}
 DELTA = default_delta(200)
@@ -70,6 +71,14 @@ def test_an_outcome_that_shares_nothing_costs_nothing():
 def test_shares_are_one_number_for_each_outcome(shares):
     with pytest.raises(InputError, match="shares must have one number > 0 for each of score, passed, visits"):
         Outcomes.sharing(PLANS, 1.0, shares)
+
+
+def test_other_trust_other_tasks_and_other_deltas_are_refused():
+    silo = Plan(SharedPrior(Regression(4)), n_tasks=200, trust=Trust.silo())
+    with pytest.raises(PlanError, match="where a curator is trusted"):
+        Outcomes({"score": PLANS["score"], "passed": silo})
+    with pytest.raises(PlanError, match="tasks, relation and delta in common"):
+        Outcomes({"score": PLANS["score"], "passed": Plan(SharedPrior(Regression(4)), n_tasks=100)})
 
 
 def test_nothing_is_charged_if_all_do_not_fit(tmp_path):

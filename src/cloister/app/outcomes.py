@@ -18,7 +18,7 @@ from pathlib import Path
 from cloister.app.choice import cost_together, guarantee_together
 from cloister.app.task_model import names_of_files
 from cloister.core.document import check_format
-from cloister.core.errors import BudgetError, InputError
+from cloister.core.errors import BudgetError, InputError, PlanError
 from cloister.core.lifts import Relation
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
@@ -26,6 +26,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee, NoiseMade
 from cloister.privacy.randomness import Origin
+from cloister.privacy.unit import Unit
 from cloister.store.files import write_file
 
 PLACE, FORMAT = "outcomes.json", "cloister outcomes 1"
@@ -46,6 +47,18 @@ class Outcomes:
     """
 
     plans: Mapping[str, Plan]
+
+    def __post_init__(self) -> None:
+        of = {(plan.n_tasks, plan.relation, plan.delta) for plan in self.plans.values()}
+        if len(of) != 1:
+            raise PlanError(
+                f"Outcomes share a budget if they have tasks, relation and delta in common. Got {of}."
+            )
+        if any(plan.trust.at_home or plan.unit != Unit.task() for plan in self.plans.values()):
+            raise PlanError(
+                "Outcomes share a budget where a curator is trusted and tasks are protected as wholes. Fit each "
+                "outcome by itself for another trust or unit."
+            )
 
     @classmethod
     def sharing(

@@ -143,7 +143,7 @@ def fit(
         def propose(name: str) -> tuple[TableFile, OneRun | ComparedRuns]:
             one = _table(context, data, replace(book, column=name), rows, machines, None, folder)
             one = replace(one, note=lambda sentence: None)
-            return one, _proposal(context, methods, strictness, rounds, start, one, target)
+            return one, _proposal(context, methods, strictness, rounds, trusted, start, one, target)
 
         return fit_outcomes(folder, names, propose, strictness.epsilon, methods.shares or (), manner, ledger)
     if methods.shares:
