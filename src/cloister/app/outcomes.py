@@ -56,7 +56,7 @@ class Outcomes:
             )
         if any(plan.trust.at_home or plan.unit != Unit.task() for plan in self.plans.values()):
             raise PlanError(
-                "Outcomes share a budget where a curator is trusted and tasks are protected as wholes. Fit each "
+                "Outcomes share a budget where a curator is trusted, and tasks are the unit. Fit each "
                 "outcome by itself for another trust or unit."
             )
 
