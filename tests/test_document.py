@@ -112,7 +112,9 @@ WORKING_VALUES["cloister.networks"] = {
     "Batched",
     "Bucket",
     "CardSampler",
+    "Cut",
     "Fetched",
+    "Footprint",
     "Precision",
     "RowSummary",
 }
@@ -149,6 +151,7 @@ def parts() -> set[type]:
                 "card_noise",
                 "convolutions",
                 "kernel_selection",
+                "norm_kernel",
             ):  # need a graphics card's compiler
                 kinds |= {kind for name, kind in concrete(module.name).items() if name not in WORKING}
     return {kind for kind in kinds if kind.__name__ != "Meta"}  # a base
