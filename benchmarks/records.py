@@ -5,8 +5,9 @@ tables by the mean over institutions of squared errors, over the variance of all
 of the rows to learn from. Alone is our own single-task model, and for the grid that or RidgeCV, whichever is
 the better on average. A cell of the grid fails if the lower end of a one-sided 95 % t interval of the mean
 log ratio, corrected for the number of cells, is above 2 %. Noise is seeded, delta is 1e-6 a record, relation
-replace. Grid, seeds and bounds were fixed before anything was tuned on them; five of the tables had been seen
-by a prototype, and two by nobody.
+replace. With own noise each institution adds all of it, and Q, the number of records times mu over weights, is
+divided by the root of their number. Grid, seeds and bounds were fixed before anything was tuned; constants were
+then chosen on other seeds of the same laws and on other splits. Two tables were used for nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks import Table as Printed
 from benchmarks.harm import alone_numbers
 from benchmarks.record_sources import SOURCES, Floats, Index, Rows, loaded, split
 from benchmarks.record_tables import GRID, Drawn, Institutions, alike, draw
-from cloister import Unit, datasets
+from cloister import Trust, Unit, datasets
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from harness.cells import Cells
 
@@ -34,6 +35,8 @@ DATA = ("school.npz",)
 
 DELTA, SEEDS, QUICK_SEEDS = 1e-6, range(10), range(2)
 EPSILONS, GRID_EPSILONS = (0.5, 1.0, 3.0, math.inf), (1.0, math.inf)
+#: A gain of this part or more is one of which a share may be kept.
+GAIN = 0.15
 SCHOOL, PART, LIMIT = "School, score by school", 0.15, 0.02
 #: What is known to be possible, and the most excess at epsilon 1; of the last, of the smaller half.
 GOALS = {
@@ -53,11 +56,13 @@ TABLE_GOALS = {
 
 
 def fitted(
-    bounds: object, epsilon: float, X: object, y: Floats, task: Index, seed: int
+    bounds: object, epsilon: float, X: object, y: Floats, task: Index, seed: int, silo: bool = False
 ) -> SharedPriorRegressor:
-    """Fit with records as unit."""
-    unit = Unit.record(rows=len(y))
-    model = SharedPriorRegressor(bounds=bounds, epsilon=epsilon, delta=DELTA, unit=unit, random_state=seed)
+    """Fit with records as unit; with each institution's own noise, where there is no curator to trust."""
+    unit, trust = Unit.record(rows=len(y)), Trust.silo() if silo else Trust.curator()
+    model = SharedPriorRegressor(
+        bounds=bounds, epsilon=epsilon, delta=DELTA, unit=unit, trust=trust, random_state=seed
+    )
     return model.fit(X, y, tasks=task)
 
 
@@ -89,8 +94,10 @@ def measure_drawn(job: tuple[str, int, int, Sequence[float]]) -> dict[str, float
             model = fitted(drawn.bounds, float(epsilon), drawn.X, drawn.y, drawn.task, seed)
             told = model.predict(drawn.fresh, tasks=drawn.fresh_task)
             found[f"{float(epsilon):g}"] = excess(drawn, told, smaller)
-            if math.isfinite(model.guarantee_.epsilon):
-                found["Q"] = len(drawn.y) * model.guarantee_.mu * float(1 / epsilon) / (given.features + 1)
+            if epsilon == 1.0:
+                found["Q"] = len(drawn.y) * float(model.guarantee_.mu or math.inf) / (given.features + 1)
+        silo = fitted(drawn.bounds, 1.0, drawn.X, drawn.y, drawn.task, seed, silo=True)
+        found["silo"] = excess(drawn, silo.predict(drawn.fresh, tasks=drawn.fresh_task), smaller)
     return found
 
 
@@ -155,13 +162,14 @@ def _mean_error(values: list[float]) -> tuple[float, float]:
 
 
 def _goals(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
-    rows: Printed = [["institutions", "alone", *(f"epsilon {e:g}" for e in EPSILONS), "at most"]]
+    head = ["institutions", "alone", *(f"epsilon {e:g}" for e in EPSILONS), "1, own noise", "1 at most"]
+    rows: Printed = [head]
     figures, targets = {}, {}
     for (name, (_, most)), outcomes in zip(GOALS.items(), found.values(), strict=True):
         means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
         figures[f"excess {name}"], targets[f"excess {name}"] = means["1"], ("<=", most)
         cells = [f"{means[f'{e:g}']:.4f}" for e in EPSILONS]
-        rows.append([name, f"{means['single']:.4f}", *cells, f"{most:g}"])
+        rows.append([name, f"{means['single']:.4f}", *cells, f"{means['silo']:.4f}", f"{most:g}"])
     return figures, targets, {"excess over the noise": rows}
 
 
@@ -194,7 +202,7 @@ def _grid(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, T
         "at least, %",
         "kept",
     ]
-    lines, kept, failed = [], [], 0
+    lines, kept, own_noise, failed = [], [], [], 0
     for index, outcomes in found.items():
         means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
         best = min(("single", "ridge"), key=means.__getitem__)
@@ -203,7 +211,10 @@ def _grid(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, T
         bound, gain = math.expm1(mean - quantile * error), means[best] - means["inf"]
         failed += bound > LIMIT
         share = (means[best] - means["1"]) / gain if gain > LIMIT * means[best] else math.nan
-        kept += [(means["Q"], share)] if gain > 0.15 * means[best] else []
+        if gain > GAIN * means[best]:
+            kept.append((means["Q"], share))
+            silo = (means[best] - means["silo"]) / gain
+            own_noise.append((means["Q"] / math.sqrt(GRID[index].count), silo))
         numbers = [f"{means['Q']:.0f}", *(f"{1000 * means[way]:.1f}" for way in (best, "1", "inf"))]
         worse = means["1"] / means[best] - 1
         lines.append((worse, [*numbers, f"{100 * worse:.1f}", f"{100 * bound:.1f}", f"{share:.2f}"], index))
@@ -214,10 +225,12 @@ def _grid(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, T
         "grid worst percent": 100 * lines[0][0],
     }
     figures["grid mean above 2 percent"] = sum(worse > LIMIT for worse, *_ in lines)
-    for low, high in ((20, 35), (60, math.inf)):
-        there = [share for Q, share in kept if low <= Q < high]
-        if there:
-            figures[f"kept at Q {low} to {high:g}"] = median(there)
-    targets: Targets = {"grid failed": ("<=", 0), "kept at Q 20 to 35": (">=", 0.5)}
-    targets["kept at Q 60 to inf"] = (">=", 0.85)
+    targets: Targets = {"grid failed": ("<=", 0)}
+    for name, shares, less in (("kept", kept, 0.0), ("kept with own noise", own_noise, 0.1)):
+        for low, high, goal in ((20, 35, 0.5), (60, math.inf, 0.85)):
+            there = [share for Q, share in shares if low <= Q < high]
+            key = f"{name} at Q {low} to {high:g}"
+            targets[key] = (">=", goal - less)
+            if there:
+                figures[key] = median(there)
     return figures, targets, {"grid": [head, *([GRID[index].label, *line] for _, line, index in lines)]}
