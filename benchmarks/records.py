@@ -5,9 +5,9 @@ tables by the mean over institutions of squared errors, over the variance of all
 of the rows to learn from. Alone is our own single-task model, and for the grid that or RidgeCV, whichever is
 the better on average. A cell of the grid fails if the lower end of a one-sided 95 % t interval of the mean
 log ratio, corrected for the number of cells, is above 2 %. Noise is seeded, delta is 1e-6 a record, relation
-replace. With own noise each institution adds all of it, and Q, the number of records times mu over weights, is
-divided by the root of their number. Grid, seeds and bounds were fixed before anything was tuned; constants were
-then chosen on other seeds of the same laws and on other splits. Two tables were used for nothing.
+replace. With own noise each institution adds all of it, and Q, the number of records times mu over weights,
+is divided by the root of their number. Grid, seeds and bounds were fixed before anything was tuned; constants
+were then chosen on other seeds of the same laws and on other splits of tables. Two tables had no part in it.
 """
 
 from __future__ import annotations

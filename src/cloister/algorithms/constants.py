@@ -144,9 +144,10 @@ class PooledConstants:
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
     )
-    usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
-    levels: tuple[float, ...] = tuned((0.03, 1.0), "how levels vary, of the targets' variance", "records")
-    slopes: tuple[float, ...] = tuned((0.2, 2.0), "how scores vary, of the targets' variance", "records")
+    levels: tuple[float, ...] = tuned((0.1, 1.0), "how levels vary, of the targets' variance", "records")
+    slopes: tuple[float, ...] = tuned(
+        (0.02, 0.2, 2.0), "how scores vary, of the targets' variance", "records"
+    )
 
 
 @dataclass(frozen=True)

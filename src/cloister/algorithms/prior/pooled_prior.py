@@ -141,8 +141,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
         candidates = self.candidates(place, self.variance(board)) if self.heard(board) else []
         if not alone:
             candidates = [replace(one, weight=1 / len(candidates)) for one in candidates]
-        level = np.array([2 * math.log(self.level(board)), POOLED.usual])
-        return self.learner.finish(home, candidates, {"level": level})
+        return self.learner.finish(home, candidates, {})
 
 
 @dataclass(frozen=True)
