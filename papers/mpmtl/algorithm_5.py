@@ -23,6 +23,7 @@ from papers.mpmtl.simulation import PAPER
 from papers.mpmtl.wishart import paper_delta
 from papers.pictures import curve, legend, level
 
+NOT_COVERED = "tasks that drop out of a sum, of which the paper has none: `Trust.secure_sum(dropouts=...)`."
 LOCAL, SPLITS, CURATOR = (1.0, 10.0, 100.0, 1000.0, 10000.0), {"even": 0.0, "like t^(2/5)": 0.4}, 10.0
 #: The even split, and none, with messages that nobody sees; of a few seeds, as every pair of tasks has masks.
 SECURE, SEEDS = "even, secure sum", 3
