@@ -74,7 +74,7 @@ Private: each file goes to its own task, and to nobody else.
                    of a run over shards: the models of many tasks, one row each, for you alone. `cloister show
                    FOLDER TASK` shows one, and `cloister predict` uses them
 
-The folder is for its owner alone as it comes. To publish the public part, copy those files.
+Only its owner can read this folder. To publish the public part, copy those files.
 
 Use it from Python:              cloister.load(FOLDER)
 Check the public part:           cloister verify FOLDER --head HEAD

@@ -277,7 +277,7 @@ class OwnCoefficient:
     estimate, std_error : float
         Posterior mean and standard deviation.
     alone : float, optional
-        What the own rows would give without the others.
+        What the task's own rows would give without the others.
     prior, prior_sd : float, optional
         What the board says of a task without rows, and how far tasks may lie from it; a prior without the
         latter was heard, and how far tasks lie apart was not.
@@ -310,7 +310,7 @@ class TaskSummary:
     rows : float, optional
         How many rows it was made of; the sum of their weights, if they have any.
     shared_weight : float, optional
-        Weight of the shared priors by the evidence of the own rows; what is left is the own prior's.
+        Weight of the shared priors by the evidence of the task's rows; the rest is its own prior's.
     residual : float, optional
         Standard deviation of the noise.
     effects : str, optional
@@ -369,8 +369,8 @@ class TaskSummary:
         drawn = weight is None or weight >= 0.01
         if drawn and any(c.alone is not None and c.prior is not None for c in self.coefficients):
             found.append(
-                "A coefficient was drawn from what the own rows would give alone towards the prior's mean: "
-                "the more, the fewer rows say of it and the less tasks differ in it (prior sd)."
+                "A coefficient was drawn from what the task's own rows would give alone towards the prior's "
+                "mean: the more, the fewer rows say of it and the less tasks differ in it (prior sd)."
             )
         return found
 
