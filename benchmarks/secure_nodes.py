@@ -99,7 +99,7 @@ def cost(nodes: int, size: int, trust: Trust, pool: ProcessPoolExecutor) -> list
         MeanRegularized(LeastSquares(size), rounds=1, steps=1), Gaussian(1.0), n_tasks=nodes, trust=trust
     )
     rng = np.random.default_rng(0)
-    names = [f"n{place}" for place in range(nodes)]
+    names = [f"n{place:03d}" for place in range(nodes)]
     X = rng.uniform(-1, 1, (nodes * ROWS, size)) / np.sqrt(size)
     tasks = Tasks.from_arrays(X, rng.uniform(-1, 1, len(X)), np.repeat(names, ROWS))
     home = Path(tempfile.mkdtemp(dir=os.environ.get("CLOISTER_SCRATCH")))
