@@ -316,6 +316,20 @@ class PlannedStage:
         How many numbers a task says in one of them, at most.
     share : float
         Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
+
+    Examples
+    --------
+    >>> from cloister import Plan
+    >>> from cloister.algorithms import Locate, SharedPrior
+    >>> from cloister.learners import Regression
+    >>> plan = Plan(SharedPrior(Regression(3), locate=Locate()), n_tasks=200).calibrate(epsilon=1.0)
+    >>> for stage in plan.stages:
+    ...     print(stage)
+    where targets are: 3 rounds of 32 numbers, 10.0 % of the budget
+    how large the noise in rows is: 1 round of 2 numbers, 1.8 % of the budget
+    where weights lie, and how they vary: 9 rounds of 3 numbers, 84.6 % of the budget
+    how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
+    how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
     """
 
     about: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy as np
 from cloister.core.arrays import Array
 from cloister.core.errors import BillboardError, PlanError
 from cloister.core.findings import EarlierPrior, ReadFrom
+from cloister.privacy.guarantee import NoiseMade
+from cloister.privacy.randomness import Origin
 from cloister.store.billboard import Billboard
 
 if TYPE_CHECKING:
@@ -35,9 +38,26 @@ _TINY = ROUNDINGS * float(np.finfo(np.float64).eps)
 def check_board(plan: Plan, board: Billboard, since: int = 0, exact: bool = False) -> bool:
     """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
 
-    Each round is computed from what was computed here of the round before. The first `since` records were
-    checked earlier, and are not looked at again. Returns whether all is equal to the last bit, which `exact`
-    asks for.
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        The board may be finished or not.
+    since : int, default=0
+        Its first `since` records were checked before, and are not looked at again.
+    exact : bool, default=False
+        Whether arrays must be those computed here to the last bit. They are on the machine that made the
+        board, with the same versions and threads; elsewhere processors add up in other orders, and a number
+        may differ by 2e-13 of the largest in its array. Below that, an operator can hide something.
+
+    Returns
+    -------
+    bool
+        Whether all is equal to the last bit.
+
+    Notes
+    -----
+    Types, shapes, whole numbers, zeros and, where noise is exact, the grid of releases agree to the last bit
+    everywhere. Each round is computed from what was computed here, and not posted, of the one before.
     """
     if board.plan != plan.fingerprint or board.capacity != len(plan.rounds) or not board.records:
         same = "" if plan.algorithm.network is None else ", of the same network, its frozen part included"
@@ -136,3 +156,12 @@ def prior_of(plan: Plan, board: Billboard) -> EarlierPrior:
     guarantee = plan.guarantee_on(board)
     doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
     return replace(found, source=board.head.hex(), doubts=doubts).mark_read(ReadFrom.BOARD)
+
+
+def noise_of(plan: Plan, board: Billboard) -> NoiseMade:
+    """Say how the noise on a board was made; refuse one that claims noise that its plan does not have."""
+    for origin, together in product((Origin.SYSTEM, Origin.SEED), (False, True)):
+        made = plan.noise_from(origin, board.doubts, together)
+        if board.noise in ("", str(made)):  # boards of old do not say
+            return made
+    raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")

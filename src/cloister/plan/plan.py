@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, product
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,19 @@ import tomli_w
 from cloister.core.arrays import is_real, is_whole
 from cloister.core.channel import Channel, Round
 from cloister.core.document import fingerprint, flattened, from_document, to_document
-from cloister.core.errors import BillboardError, PlanError
+from cloister.core.errors import PlanError
 from cloister.core.findings import NOT_COMPARED, EarlierPrior, ReadFrom
 from cloister.core.lifts import Relation
 from cloister.core.spec import Target
 from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
-from cloister.plan.board_checks import check_board, prior_of
+from cloister.plan.board_checks import check_board, noise_of, prior_of
 from cloister.plan.forecast import SEARCH, Forecast, forecast, rows_of_classes
 from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_files_refused
 from cloister.plan.record_forecast import RecordForecast, records_heard
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import (
-    DOMAIN,
-    PUBLIC_GROUPS,
-    SAME_COUNTS,
-    Guarantee,
-    NoiseMade,
-    guarantee_for,
-)
+from cloister.privacy.guarantee import Guarantee, NoiseMade, domain_of, guarantee_for
 from cloister.privacy.mechanisms import Gaussian, Mechanism, Schedule
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
@@ -132,12 +125,7 @@ class Plan:
         object.__setattr__(self, "delta", delta)
         if self.quorum is not None:
             object.__setattr__(self, "quorum", _whole("quorum", self.quorum))
-            least = self.trust.fewest(self.n_tasks) if self.trust.masked else 1
-            if not least <= self.quorum <= self.n_tasks:
-                raise PlanError(
-                    f"quorum must be at least {least}, the fewest tasks whose sum is released, and at most "
-                    f"n_tasks, {self.n_tasks}. Got {self.quorum}."
-                )
+            self.trust.check_quorum(self.quorum, self.n_tasks)
 
     def calibrate(
         self,
@@ -217,21 +205,7 @@ class Plan:
 
     @cached_property
     def stages(self) -> tuple[PlannedStage, ...]:
-        """What tasks are asked for, in order: the rounds in groups, and what each group has of the budget.
-
-        Examples
-        --------
-        >>> from cloister.algorithms import Locate, SharedPrior
-        >>> from cloister.learners import Regression
-        >>> plan = Plan(SharedPrior(Regression(3), locate=Locate()), n_tasks=200).calibrate(epsilon=1.0)
-        >>> for stage in plan.stages:
-        ...     print(stage)
-        where targets are: 3 rounds of 32 numbers, 10.0 % of the budget
-        how large the noise in rows is: 1 round of 2 numbers, 1.8 % of the budget
-        where weights lie, and how they vary: 9 rounds of 3 numbers, 84.6 % of the budget
-        how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
-        how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
-        """
+        """What tasks are asked for, in order: the rounds in groups, and what each has of the budget."""
         named = groupby(self.rounds, key=lambda round: round.about or self.algorithm.plain_name)
         return tuple(PlannedStage.of(about, list(rounds)) for about, rounds in named)
 
@@ -281,16 +255,8 @@ class Plan:
             participation=self._participation,
             trust=self.trust.describe(self.n_tasks),
             against=self.trust.against(self.n_tasks),
-            domain="; ".join(self._domain),
+            domain=domain_of(self.algorithm.groups is not None, self.unit.by_record),
         )
-
-    @property
-    def _domain(self) -> Iterator[str]:
-        yield DOMAIN
-        if self.algorithm.groups is not None:
-            yield PUBLIC_GROUPS
-        if self.unit.by_record:
-            yield SAME_COUNTS
 
     def guarantee_on(self, board: Billboard) -> Guarantee:
         """Return what is promised of the run that posted a board."""
@@ -329,8 +295,7 @@ class Plan:
 
         Privacy
         -------
-        Free, and as private as the earlier run: the board is verified against this plan, so that what is
-        handed on follows from its noisy releases, with whatever makes its guarantee void.
+        Free, and as private as the earlier run, whose doubts are handed on: the board is verified.
 
         Examples
         --------
@@ -449,31 +414,12 @@ class Plan:
 
     def noise_on(self, board: Billboard) -> NoiseMade:
         """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
-        for origin, together in product((Origin.SYSTEM, Origin.SEED), (False, True)):
-            made = self.noise_from(origin, board.doubts, together)
-            if board.noise in ("", str(made)):  # boards of old do not say
-                return made
-        raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
+        return noise_of(self, board)
 
     def check(self, board: Billboard, since: int = 0, *, exact: bool = False) -> None:
-        """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
+        """Refuse a board of another plan, or one with releases or arrays that it does not make.
 
-        Parameters
-        ----------
-        board : Billboard
-            Finished or not.
-        since : int, default=0
-            Its first `since` records were checked before, and are not looked at again.
-        exact : bool, default=False
-            Whether arrays must be those computed here to the last bit. They are on the machine that made
-            the board, with the same versions and threads; elsewhere processors add up in other orders, and
-            a number may differ by 2e-13 of the largest in its array. Below that, an operator can hide
-            something.
-
-        Notes
-        -----
-        Types, shapes, whole numbers, zeros and, where noise is exact, the grid of releases agree to the last
-        bit everywhere. Each round is computed from what was computed here, and not posted, of the one before.
+        The first `since` records were checked before; `exact` compares last bits too: see `check_board`.
         """
         check_board(self, board, since, exact)
 

@@ -148,6 +148,11 @@ THIS_RUN = (
 )
 
 
+def domain_of(grouped: bool, by_record: bool) -> str:
+    """Return which data a guarantee covers."""
+    return "; ".join([DOMAIN, *[PUBLIC_GROUPS] * grouped, *[SAME_COUNTS] * by_record])
+
+
 class _Noise(Protocol):
     """What this module needs of a mechanism."""
 

@@ -153,6 +153,15 @@ class Trust(ABC):
                 f"{type(sampling).__name__}. Use Everyone(), or Trust.curator()."
             )
 
+    def check_quorum(self, quorum: int, n_tasks: int) -> None:
+        """Refuse to wait for fewer tasks than a sum opens of, or for more than there are."""
+        least = self.fewest(n_tasks) if self.masked else 1
+        if not least <= quorum <= n_tasks:
+            raise PlanError(
+                f"quorum must be at least {least}, the fewest tasks whose sum is released, and at most "
+                f"n_tasks, {n_tasks}. Got {quorum}."
+            )
+
     def check(self, mechanism: Mechanism, schedule: Schedule) -> None:
         """Refuse sums that may not fit into 64 bits, by public numbers; before anything is charged."""
         n = schedule.n_tasks
