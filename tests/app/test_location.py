@@ -43,7 +43,7 @@ def test_what_was_found_is_in_the_users_units(bounds, center, unit, words):
 
 def test_that_nothing_was_heard_is_said():
     text = RunFindings(PLAN, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50))).location
-    assert "not heard above the noise" in text
+    assert "could not find the targets above the noise" in text
     assert "0 to 50" in text
 
 
