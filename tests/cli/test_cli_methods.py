@@ -29,7 +29,9 @@ FAST = {
 def test_every_method_runs_and_is_verified(work: Path, method: Method) -> None:
     said = ok(*fit("--method", method, *FAST.get(method, ())))
     assert "Who is protected" in said
-    assert ("could not find the targets" in said or "Targets were found" in said) == (method != Method.single_task)
+    assert ("could not find the targets" in said or "Targets were found" in said) == (
+        method != Method.single_task
+    )
     ok("verify", "run")
     model = cloister.load("run")
     name = method.replace("-", " ").title().replace(" ", "")
