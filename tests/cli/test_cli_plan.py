@@ -13,13 +13,15 @@ import pytest
 from cli_helpers import cloister, ok, refused
 from typer.testing import CliRunner
 
-from cloister import Codebook, Ledger, Plan, Trust
+from cloister import Codebook, Ledger, Plan, Trust, Unit
+from cloister import load as cloister_load
 from cloister.cli import app
 from cloister.cli.methods import Method
 from cloister.cli.plan_page import Page, PlannerServer
 from cloister.cli.planning import COMMON, EPSILONS, Wish, stand_in
 from cloister.cli.proposals import PrivacyTarget
 from cloister.plan.forecast import DEPENDABLE
+from cloister.privacy.accounting import default_delta
 
 PLAN = ["plan", "exam.csv", "--codebook", "book.toml"]
 ONE = PrivacyTarget(1.0, None, 0.05)
@@ -63,9 +65,30 @@ def test_whom_tasks_trust(work: Path) -> None:
     ok("fit", "exam.csv", "--codebook", "book.toml", "--plan", "plan.toml", "-o", "planned")
     assert "nobody sees the message of another task" in ok("verify", "planned") + ok("account", "plan.toml")
     assert "go with --trust secure-sum" in cloister(*PLAN, "--colluders", 3).stderr
-    assert "plans with a trusted curator" in cloister(*PLAN, "--trust", "silo", "--web").stderr
+    assert "with a trusted curator" in cloister(*PLAN, "--trust", "silo", "--web").stderr
     said = refused(*PLAN, "--trust", "secure-sum", "--colluders", 39)
     assert "2 that neither drop out nor collude" in said
+
+
+def test_who_is_protected(work: Path) -> None:
+    """A plan by record says so, is priced for as many, runs and verifies; others' options are refused."""
+    said = " ".join(ok(*PLAN, "--unit", "record=400", "-o", "plan.toml").split())
+    assert "detect one record's data" in said
+    assert "Which unit: neither" in said
+    plan = Plan.load("plan.toml")
+    assert (plan.unit, plan.delta) == (Unit.record(400), default_delta(400))
+    ok("fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=400", "-o", "ours")
+    assert Plan.load("ours/plan.toml") == plan
+    assert "each record of any of the 40 tasks" in ok("verify", "ours") + ok("account", "ours")
+    assert cloister_load("ours").unit == Unit.record(400)
+    assert "at most 39 records" in refused(
+        "fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=39", "-o", "few"
+    )
+    assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", "record").stderr.split())
+    refusal = refused(*PLAN, "--unit", "record=400", "--method", "low-rank")
+    assert "low-rank protects tasks" in refusal
+    found = json.loads(ok("plan", "--tasks", 12, "--columns", 20, "--rows", 500, "--json"))
+    assert (found["unit"], found["which_unit"]["unit"]) == ("task", "record")
 
 
 def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:

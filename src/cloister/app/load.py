@@ -121,4 +121,6 @@ def _of_plan(kind: Any, plan: Plan) -> dict[str, Any]:
         said["mechanism"] = plan.mechanism
     if plan.trust.at_home:
         said["trust"] = plan.trust
+    if plan.unit.by_record:
+        said["unit"] = plan.unit
     return {name: value for name, value in said.items() if name in signature(kind).parameters}

@@ -23,6 +23,7 @@ from cloister.cli.options import (
     Strictness,
     TrustOptions,
     Types,
+    UnitOption,
     codebook_of,
 )
 from cloister.cli.shell import advance, emit, given, note, positive, say, show_commands, show_table
@@ -94,6 +95,7 @@ def fit(
     account: AccountOptions,
     machines: EngineOptions,
     manner: RunOptions,
+    unit: UnitOption = "task",
 ) -> None:
     r"""Fit every task's own model under a proven privacy bound.
 
@@ -115,6 +117,7 @@ def fit(
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
+      cloister fit exam.csv --codebook exam.toml --unit record=3000 -o rows
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """
@@ -149,7 +152,9 @@ def fit(
     if methods.shares:
         raise InputError("--share is for a codebook with several [[target]] tables. Leave it out.")
     table = _table(context, data, book, rows, machines, methods.method, folder)
-    proposal = _proposal(context, methods, strictness, rounds, trusted, start, table, target)
+    proposal = _proposal(
+        context, methods, strictness, rounds, {"trust": trusted.value, "unit": unit}, start, table, target
+    )
     if not manner.dry_run:
         with advance("Reading"):
             table.check()
@@ -258,7 +263,7 @@ def _proposal(
     methods: MethodOptions,
     strictness: Strictness,
     rounds: RoundOptions,
-    trusted: TrustOptions,
+    promise: dict[str, object],
     start: PlanOptions,
     table: TableFile,
     target: PrivacyTarget,
@@ -275,7 +280,7 @@ def _proposal(
         "start_from": start.start_from,
         "sampling": rounds.sampling,
         "mechanism": rounds.uncalibrated,
-        "trust": trusted.value,
+        **promise,
     }
     chosen = methods.method or [Method.shared_prior]
     return from_methods(context, chosen, methods.settings or (), parameters, table, target)

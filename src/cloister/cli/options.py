@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloister.privacy.mechanisms import Mechanism
     from cloister.privacy.sampling import Sampling
     from cloister.privacy.trust import Trust
+    from cloister.privacy.unit import Unit
     from cloister.tables.codebook import Codebook
 
 
@@ -154,9 +155,7 @@ Types = Annotated[
 class CodebookOptions:
     """The codebook, and what is said of it once more."""
 
-    codebook: Annotated[
-        Path | None, typer.Option(help="Filled-in codebook file: what is public. It must be given.")
-    ] = None
+    codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file. It must be given.")] = None
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None
     column: Annotated[
         str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
@@ -178,9 +177,7 @@ class Strictness:
 class ParticipationOptions:
     """Who takes part in a round: by default everyone; at most one way can be asked for."""
 
-    rate: Annotated[
-        float | None, typer.Option(help="Each task takes part in a round with this probability.")
-    ] = None
+    rate: Annotated[float | None, typer.Option(help="Chance of each task to be in a round.")] = None
     hidden: Annotated[
         bool, typer.Option("--hidden", help="Assert that nobody but the curator sees who takes part.")
     ] = False
@@ -268,6 +265,26 @@ class TrustOptions:
         if (self.dropouts, self.colluders) != (0, 1):
             raise typer.BadParameter("--dropouts and --colluders go with --trust secure-sum.")
         return Trust.silo() if self.trust is TrustName.silo else Trust.curator()
+
+
+def _unit(text: str) -> Unit:
+    """Read `task`, or `record=3000`."""
+    from cloister.privacy.unit import Unit
+
+    name, _, rows = text.partition("=")
+    if text == "task":
+        return Unit.task()
+    if name != "record" or not rows.isdigit():
+        raise typer.BadParameter("must be task, or record=N with the public number of all rows.")
+    return Unit.record(int(rows))
+
+
+UnitOption = Annotated[
+    Any,
+    typer.Option(
+        "--unit", metavar="UNIT", parser=_unit, help="task, or record=N: each of N rows.", show_default=False
+    ),
+]
 
 
 @dataclass(frozen=True)

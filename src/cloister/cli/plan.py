@@ -19,6 +19,7 @@ from cloister.cli.options import (
     Json,
     Neighbours,
     TrustOptions,
+    UnitOption,
     codebook_of,
 )
 from cloister.cli.shell import (
@@ -133,6 +134,7 @@ def plan(
     trusted: TrustOptions,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
+    unit: UnitOption = "task",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the plan.")] = None,
     web: Annotated[bool, typer.Option("--web", help="A page with sliders instead, on this machine.")] = False,
     force: Force = False,
@@ -155,6 +157,7 @@ def plan(
       cloister plan exam.csv --task school --target score
       cloister plan --tasks 139 --columns 5 --method low-rank --json
       cloister plan --tasks 24 --columns 5 --trust secure-sum --colluders 3
+      cloister plan --tasks 12 --columns 20 --unit record=6000
     """
     data, tasks, codebook = answers.data, answers.tasks, answers.codebook
     if answers.epsilon is not None and answers.detection is not None:
@@ -167,9 +170,11 @@ def plan(
         if json:
             raise typer.BadParameter("Name the table, or give --tasks and --columns.")
         answers = ask(answers)
-    wish = replace(answers.wish(web), relation=relation, delta=delta, trust=trusted.value)
-    if web and trusted.value.at_home:
-        raise typer.BadParameter("The page plans with a trusted curator: leave --trust out, or --web.")
+    wish = replace(answers.wish(web), relation=relation, delta=delta, trust=trusted.value, unit=unit)
+    if web and (trusted.value.at_home or wish.unit.by_record):
+        raise typer.BadParameter(
+            "The page plans for tasks, with a trusted curator: leave --trust and --unit out, or --web."
+        )
     if web:
         from cloister.cli.plan_page import Page, serve
 
@@ -190,7 +195,7 @@ def plan(
 def _document(wish: Wish) -> dict[str, object]:
     from cloister.cli.planning import EPSILONS, MOST_EPSILON
 
-    found, plan = wish.forecast, wish.plan
+    found, plan, by_record = wish.forecast, wish.plan, wish.unit.by_record
     return {
         "tasks": wish.tasks,
         "columns": wish.codebook.width - 1,
@@ -205,10 +210,11 @@ def _document(wish: Wish) -> dict[str, object]:
         "detection": plan.guarantee.detection(),
         "holds": plan.guarantee.holds,
         "forecast": found.to_dict(),
-        "joining_pays_from": wish.pays_from,
-        "epsilon_needed": wish.epsilon_needed if wish.epsilon_needed <= MOST_EPSILON else None,
+        "joining_pays_from": None if by_record else wish.pays_from,
+        "epsilon_needed": None if by_record or wish.epsilon_needed > MOST_EPSILON else wish.epsilon_needed,
         "verdict": wish.verdict,
-        "unit": None if wish.unit is None else asdict(wish.unit),
+        "unit": plan.guarantee.unit,
+        "which_unit": None if wish.which_unit is None else asdict(wish.which_unit),
         "at_other_epsilons": [
             dict(zip(("epsilon", "detection", "low", "high"), row, strict=True))
             for row in wish.over_epsilon(EPSILONS)
@@ -232,12 +238,11 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
         f"{_sentence(plan.algorithm.plain_name)}, {len(plan.rounds)} noisy sums, "
         f"{plan.trust.kind(plan.mechanism.kind)}.",
         f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; {_whom(wish)} "
-        f"detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
+        f"detect one {told.unit}'s data in at most {percent(told.detection())} of cases, with 5 % false "
         "alarms.",
         *([f"The guarantee does NOT hold: {'; '.join(told.reasons)}."] if not told.holds else []),
         f"Expected: {replace(wish.forecast, tasks_needed=None)}",
-        wish.verdict,
-        *filter(None, [wish.unit]),
+        *filter(None, [wish.verdict, wish.which_unit]),
     )
     show_stages(plan)
     heads = ["epsilon", "detected at most", "kept of the gain of sharing"]

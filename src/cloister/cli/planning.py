@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from cloister.cli.methods import Method, kind_of
@@ -26,6 +27,7 @@ from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
 from cloister.privacy.tradeoff import GaussianCurve
 from cloister.privacy.trust import Trust
+from cloister.privacy.unit import Unit
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical, Numeric
 
@@ -75,7 +77,7 @@ class Wish:
         How tasks learn together.
     rows : float, optional
         A public guess at how many rows a typical task has. It moves the forecast, and never the plan.
-    relation, delta, trust : Relation, float, Trust
+    relation, delta, trust, unit : Relation, float, Trust, Unit
         As in a plan.
     """
 
@@ -87,6 +89,7 @@ class Wish:
     relation: Relation = Relation.REPLACE
     delta: float | None = None
     trust: Trust = field(default_factory=Trust.curator)
+    unit: Unit = field(default_factory=Unit.task)
 
     def __post_init__(self) -> None:
         if not 2 <= self.tasks <= MOST_TASKS:
@@ -102,6 +105,10 @@ class Wish:
         kind = kind_of(self.method, self.codebook)
         settings: dict[str, Any] = {"relation": self.relation.value}
         settings |= {} if self.delta is None else {"delta": self.delta}
+        if self.unit.by_record:
+            if "unit" not in signature(kind).parameters:
+                raise InputError(f"{self.method} protects tasks. Use shared-prior, or leave --unit out.")
+            settings |= {"unit": self.unit}
         plan = kind(epsilon=self.target.epsilon, **settings).plan(self.tasks, self.codebook)
         if not self.trust.at_home:
             return plan if self.target.detection is None else self.target.calibrate(plan)
@@ -154,6 +161,8 @@ class Wish:
     def verdict(self) -> str:
         """Whether joining pays, in a sentence."""
         low, epsilon = self.forecast.low, self.plan.guarantee.epsilon
+        if self.unit.by_record:
+            return ""  # which unit to choose says it
         if not self.forecast.calibrated:
             return (
                 "Whether joining pays cannot be said of so few tasks; at this epsilon half of the gain is "
@@ -176,14 +185,18 @@ class Wish:
         return f"Joining is a gamble here: {loses}; {instead}."
 
     @property
-    def unit(self) -> UnitAdvice | None:
+    def which_unit(self) -> UnitAdvice | None:
         """Which unit of privacy to choose; None where nobody has a guess at how many rows there are."""
-        if self.rows is None:
+        if not self.unit.by_record and self.rows is None:
             return None
-        records, epsilon = math.ceil(self.tasks * self.rows), self.plan.guarantee.epsilon
+        by_task = replace(self, unit=Unit.task())
+        guess = math.ceil(self.tasks * (self.rows or 0))
+        records = self.unit.count(self.tasks) if self.unit.by_record else guess
+        epsilon = by_task.plan.guarantee.epsilon
         mu = tradeoff.mu(epsilon, default_delta(records)) / self.trust.deviation(1.0, self.tasks)
-        low = self.forecast.low if self.forecast.calibrated else None
-        return UnitAdvice.of(low, records_heard(records, mu, self.codebook.width), records)
+        low = by_task.forecast.low if by_task.forecast.calibrated else None
+        guessed = records_heard(records, mu, self.codebook.width)
+        return UnitAdvice.of(low, self.forecast.rho if self.unit.by_record else guessed, records)
 
     def at(self, epsilon: float) -> Wish:
         """Return the same wish at another epsilon."""

@@ -40,6 +40,7 @@ _OPTIONS = {
     "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
     "mechanism": ("mechanism",),
     "trust": ("trust", "dropouts", "colluders"),
+    "unit": ("unit",),
 }
 _COMPLETE = "An earlier run of this command was complete, but not yet in place. It is now; nothing was run."
 

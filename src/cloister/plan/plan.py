@@ -319,8 +319,10 @@ class Plan:
         `rows` is a guess at how many rows a typical task has, if that is public.
         """
         if self.unit.by_record:
-            mu, parameters = self.main_rounds
-            return RecordForecast.of(records_heard(self.senders, mu, parameters))
+            largest = max(self.rounds, key=lambda round: round.share, default=Round(1.0, (Channel(1),)))
+            return RecordForecast.of(
+                records_heard(self.senders, self.main_rounds[0], largest.channels[0].dim)
+            )
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
