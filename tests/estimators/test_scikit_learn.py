@@ -295,7 +295,9 @@ def test_notebooks_show_the_diagram_and_the_public_facts_and_nothing_of_any_task
 # Classes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in estimators.__all__ if not name.startswith("FewShot")])
+@pytest.mark.parametrize(
+    "name", [name for name in estimators.__all__ if not name.startswith(("FewShot", "Several"))]
+)
 def test_an_estimator_is_its_parameters_and_an_algorithm(name):
     """Between it and scikit-learn's classes there is one for its family, and one for all.
 

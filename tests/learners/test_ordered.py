@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, logit
 
 import cloister as cl
 from cloister import Plan, Tasks, run
@@ -19,6 +19,7 @@ from cloister.learners import OrderedClassification, OrderedLoss
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.likelihood import find_mode
+from cloister.learners.linear.ordered import usual_cuts
 
 K, N, DIM, CLASSES = 3, 40, 2, 4
 
@@ -131,18 +132,20 @@ def test_a_prior_without_width_is_pooled():
 # --- what may leave ---------------------------------------------------------------------------------------
 
 
-def test_a_task_can_move_the_sum_by_nearly_the_whole_sensitivity():
-    """Classes that fall with a column in place of classes that rise with it; cuts move alike in both."""
-    x = np.linspace(-1, 1, 3000)
-    y = np.clip(np.floor(1.5 + 1.5 * 1.6 * x), 0, 2)
+def test_a_task_can_move_the_sum_by_its_whole_sensitivity():
+    """Classes that fall with a column in place of classes that rise with it, with the usual cuts in both."""
+    x, chances = np.linspace(-1, 1, 60).repeat(50), np.tile((np.arange(50) + 0.5) / 50, 60)
+    start, logs = usual_cuts(3)
+    cuts = start - np.array([0.0, np.exp(logs[0])])
+    y = [(logit(chances)[:, None] < sign * 6 * x[:, None] + cuts).sum(axis=1) for sign in (1, -1)]
     X = np.stack([np.full_like(x, math.sqrt(0.5)), x], axis=1)
-    rows = next(Tasks.from_list([X, X], [y, y[::-1]]).blocks())
+    rows = next(Tasks.from_list([X, X], y).blocks())
     learner = OrderedClassification(DIM, 3)
     plan = Plan(SharedPrior(learner, Mean()), n_tasks=50).calibrate(1.0)
     channel = plan.rounds[0].channels[0]
     one, two = channel.rows(learner.offset(Home({}, rows), np.zeros(3))).astype(float) / GRID
-    assert np.linalg.norm(one) == pytest.approx(channel.sensitivity(Relation.ZERO_OUT), rel=1e-6)
-    assert math.dist(one, two) > 0.9 * channel.sensitivity(Relation.REPLACE)
+    assert np.linalg.norm(one) == pytest.approx(channel.sensitivity(Relation.ZERO_OUT), rel=1e-5)
+    assert math.dist(one, two) > 0.999 * channel.sensitivity(Relation.REPLACE)
 
 
 def test_order_says_more_than_classes_without_it():
