@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -68,21 +68,49 @@ def estimate_root(
     >>> mean.round(2).tolist()
     [0.3]
     """
-    mean, size = points[-1], points.shape[1]
-    for _ in range(MEAN.steps):  # how much a round counts depends on where the mean is
-        away = np.square(points - mean).sum(axis=1) / clip
-        weight = 1 / (variances + np.square(MEAN.curved * away) / size + np.square(MEAN.finest * clip))
-        share = weight / weight.sum()
-        center, middle = share @ points, share @ offsets
-        x, g = points - center, offsets - middle
-        slope = MEAN.usual / MEAN.usual_sd**2 - float(weight @ (x * g).sum(axis=1))
-        slope /= 1 / MEAN.usual_sd**2 + float(weight @ np.square(x).sum(axis=1))
-        slope = min(max(slope, MEAN.least), 1.0)
-        unsure = float(np.square(share) @ variances)
-        gain = slope / (slope**2 + unsure / (MEAN.far * clip) ** 2)
-        mean = center + gain * middle
-    one_way = min(1.0, max(0.0, float(middle @ middle) - size * unsure) / clip**2)
-    return mean, gain**2 * unsure + one_way * float(share @ noise)
+    line, size = Line.through(clip, points, offsets, variances), points.shape[1]
+    one_way = min(1.0, max(0.0, float(line.middle @ line.middle) - size * line.unsure) / clip**2)
+    return line.root(clip), line.gain(clip) ** 2 * line.unsure + one_way * float(line.share @ noise)
+
+
+class Line(NamedTuple):
+    """How offsets answer to the point that tasks look from: a line through center and middle."""
+
+    weight: Floats
+    share: Floats
+    center: Floats
+    middle: Floats
+    slope: float
+    unsure: float
+
+    @classmethod
+    def through(cls, clip: float, points: Floats, offsets: Floats, variances: Floats) -> Line:
+        """Fit a line, one slope for all weights, to rounds by their precision.
+
+        Rounds that looked from far away, where clipping bends the line, count for less; how far that is
+        depends on where offsets are zero.
+        """
+        root = points[-1]
+        for _ in range(MEAN.steps):
+            away = np.square(points - root).sum(axis=1) / clip
+            weight = 1 / (variances + np.square(MEAN.curved * away) / points.shape[1] + MEAN.exact)
+            share = weight / weight.sum()
+            center, middle = share @ points, share @ offsets
+            x, g = points - center, offsets - middle
+            slope = MEAN.usual / MEAN.usual_sd**2 - float(weight @ (x * g).sum(axis=1))
+            slope /= 1 / MEAN.usual_sd**2 + float(weight @ np.square(x).sum(axis=1))
+            unsure = float(np.square(share) @ variances)
+            line = cls(weight, share, center, middle, min(max(slope, MEAN.least), 1.0), unsure)
+            root = line.root(clip)
+        return line
+
+    def gain(self, clip: float) -> float:
+        """Return how far the root is from the center, by the offset there."""
+        return self.slope / (self.slope**2 + self.unsure / (MEAN.far * clip) ** 2)
+
+    def root(self, clip: float) -> Floats:
+        """Return where offsets would be zero."""
+        return self.center + self.gain(clip) * self.middle
 
 
 @dataclass(frozen=True)
@@ -214,7 +242,7 @@ def shrunk_mean(
     mean, variance = board["mean"], float(board["variance"])
     if start_from is not None and any(start_from.mean):
         return start_from.combined_mean(mean, variance)
-    by_class, uncertain = mean.reshape(-1, learner.dim), variance + MEAN.chance * sampling
+    by_class, uncertain = mean.reshape(-1, learner.dim), variance + sampling
     shrunk, first = np.zeros_like(by_class), 1 if learner.intercept else 0
     for part in (slice(0, first), slice(first, learner.dim)):
         square, size = float(np.square(by_class[:, part]).sum()), by_class[:, part].size

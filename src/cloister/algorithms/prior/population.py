@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.constants import MEAN, POPULATION
+from cloister.algorithms.prior.mean import Line
 from cloister.algorithms.prior.structure import Structure
 from cloister.core.arrays import Floats
 from cloister.learners.learner import BayesianLearner
@@ -62,18 +63,14 @@ def population_mean(
     """
     if "since" not in board or int(board["since"]) == 0:
         return None
-    seen, clip = _read(learner, structure, board, rounds), learner.clip
-    center, response = seen.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
-    for _ in range(MEAN.steps):  # which rounds count depends on where the mean is
-        away = np.square(seen.points - center).sum(axis=1) / clip
-        wrong = np.square(MEAN.curved * away) / len(center) + np.square(MEAN.finest * clip)
-        weight = 1 / (np.square(seen.noise) + wrong)
-        response = _Response.of(seen.points, seen.offsets, weight)
-        center = response.zero
+    seen = _read(learner, structure, board, rounds)
+    line = Line.through(learner.clip, seen.points, seen.offsets, np.square(seen.noise))
+    response = _Response.of(line, seen.points, seen.offsets)
+    center = response.zero
     mean = structure.without_groups(learner, board.releases[rounds[-1]], board)[0]
     if seen.moments is None:
         return mean, None, None
-    moment = _positive(np.einsum("t,tij->ij", weight / weight.sum(), seen.moments))
+    moment = _positive(np.einsum("t,tij->ij", line.share, seen.moments))
     back = np.linalg.inv(response.matrix)
     error = response.error(moment / seen.tasks)
     if error is not None:
@@ -110,17 +107,13 @@ class _Response:
     matrix: Floats
     level: float
     center: Floats
-    usual: float = 0.0
-    spans: Sequence[Floats] = ()
+    usual: float
+    spans: Sequence[Floats]
 
     @classmethod
-    def of(cls, points: Floats, offsets: Floats, weight: Floats) -> _Response:
-        share = weight / weight.sum()
-        center, middle = share @ points, share @ offsets
-        x, g = points - center, offsets - middle
-        usual = MEAN.usual / MEAN.usual_sd**2 - float(weight @ (x * g).sum(axis=1))
-        usual /= 1 / MEAN.usual_sd**2 + float(weight @ (x * x).sum(axis=1))
-        usual = min(max(usual, 2 * MEAN.least), POPULATION.steepest)
+    def of(cls, line: Line, points: Floats, offsets: Floats) -> _Response:
+        weight, center, middle = line.weight, line.center, line.middle
+        x, g, usual = points - center, offsets - middle, min(line.slope, POPULATION.steepest)
         matrix, spans = np.empty((x.shape[1], x.shape[1])), []
         for j, row in enumerate(matrix):
             prior = _variances(usual, len(matrix), j)
