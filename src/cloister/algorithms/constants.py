@@ -102,11 +102,7 @@ class CovarianceConstants:
     """What of a noisy covariance is signal."""
 
     surprise: float = tuned(2.0, "deviations of a chi square above its mean")
-    bulk: int = tuned(5, "eigenvalues whose median is no estimate of the bulk")
-    floor: float = tuned(0.02, "least eigenvalue of a raised matrix, of what it was raised by")
-    mix: float = tuned(0.01, "identity mixed into spikes that stand on what the trace leaves over")
-    least_mix: float = tuned(0.003, "into spikes alone, at least")
-    most_mix: float = tuned(0.1, "and at most")
+    mix: float = tuned(0.01, "identity in a prior at least, and least eigenvalue of a raised one")
     mixes: tuple[float, ...] = tuned((0.003, 0.01, 0.03, 0.1, 0.3), "of a subspace that is told alone")
     thresholds: tuple[float, ...] = derived(
         (0.0, 1.0), "deviations of noise: none and one, beside the largest of all"
@@ -119,7 +115,6 @@ class WeightConstants:
 
     heard: float = tuned(0.9, "all together, where nothing of the mean is noise")
     noisy: float = tuned(0.4, "less of it where all is")
-    around: float = tuned(2 / 3, "part of those around the mean alone, beside those with a covariance")
     own_units: float = tuned(0.1, "part of the one in own units, for two classes")
     by_class: float = tuned(0.4, "for several classes: of it in own units, and of relevant features, each")
     zero: float = tuned(0.2, "for several classes: of the one around zero")

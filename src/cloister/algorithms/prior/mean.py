@@ -254,7 +254,7 @@ def shrunk_mean(
 def shared_candidates(
     learner: BayesianLearner, mean: Floats, factors: list[Floats], located: int | None, board: BoardView
 ) -> list[Candidate]:
-    """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
+    """Return priors around the mean, and as many around it with a covariance, if one was heard.
 
     For classes a tenth of the weight is that of a prior around the mean in own units, which stands for the
     isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
@@ -278,7 +278,7 @@ def shared_candidates(
     if shared:
         total -= shared[0].weight
         around = around[-1:]
-    plainly = WEIGHTS.around * total if factors else total
+    plainly = total / 2 if factors else total
     shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
     shared += [Candidate(rest, mean, factor, True) for factor in factors]

@@ -34,7 +34,7 @@ def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
     """
     dim = len(matrix)
     values, vectors = np.linalg.eigh(matrix)
-    base = float(np.median(values)) if dim > COVARIANCE.bulk else 0.0
+    base = float(np.median(values))
     over = np.maximum(values - min(max(base, 0.0), 1 / dim), 0.0)
     return np.sqrt(np.maximum(over**2 - edge(noise, dim) ** 2, 0.0)), vectors
 
@@ -60,7 +60,7 @@ def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
 def lifted(matrix: Floats, lift: float) -> Floats:
     """Return a noisy matrix raised by a multiple of the identity, so that noise leaves it positive."""
     values, vectors = np.linalg.eigh(matrix)
-    floor = max(COVARIANCE.floor * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
+    floor = max(COVARIANCE.mix * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
     return compose(np.maximum(values + lift, floor), vectors)
 
 
@@ -79,8 +79,8 @@ def support(matrix: Floats, noise: float) -> Floats:
 def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
     """Return the candidate factors that a noisy covariance supports; none if nothing in it is significant.
 
-    Spikes on top of what the trace leaves over, spikes mixed with as much identity as leaked out of them (a
-    tenth at most), the whole matrix raised by the noise's edge; and the coordinates that stand out, for tasks
+    Spikes on top of what the trace leaves over, spikes mixed with as much identity as leaked out of them,
+    the whole matrix raised by the noise's edge; and the coordinates that stand out, for tasks
     with a common support.
     """
     candidates = []
@@ -89,7 +89,7 @@ def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
         left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
         candidates += [
             compose(kept + left, vectors, mix=COVARIANCE.mix),
-            compose(kept, vectors, np.clip(leak(kept, noise), COVARIANCE.least_mix, COVARIANCE.most_mix)),
+            compose(kept, vectors, max(leak(kept, noise), COVARIANCE.mix)),
             lifted(matrix, edge(noise, len(matrix))),
         ]
     chosen = support(matrix, noise)
