@@ -70,24 +70,26 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
             upper[i, j] = upper[j, i] = clip**2 * value / (1 if i == j else np.sqrt(2))
         moments.append(upper)
     points, heard, noise, moments = map(np.array, (points, heard, noise, moments))
-    center = points[-1]
+    root = points[-1]
     for _ in range(8):
-        miss = 0.35 * ((points - center) ** 2).sum(axis=1) / clip / np.sqrt(d)
-        w = 1 / (noise**2 + miss**2 + (1e-3 * clip) ** 2)
+        miss = 0.35 * ((points - root) ** 2).sum(axis=1) / clip / np.sqrt(d)
+        w = 1 / (noise**2 + miss**2)
         origin = np.average(points, axis=0, weights=w)
         x, level = points - origin, np.average(heard, axis=0, weights=w)
         g = heard - level
-        usual = (0.4 / 0.0225 - (w[:, None] * x * g).sum()) / (1 / 0.0225 + (w[:, None] * x * x).sum())
-        usual = np.clip(usual, 0.2, 0.95)
-        A, unsure = np.zeros((d, d)), []
-        for j in range(d):
-            prior = np.diag(np.where(np.arange(d) == j, (0.7 * usual) ** 2, (0.6 * usual) ** 2 / d))
-            precision = np.linalg.inv(prior) + (x * w[:, None]).T @ x
-            unsure.append(np.linalg.inv(precision))
-            A[j] = unsure[j] @ (np.linalg.inv(prior)[j] * usual - (x * w[:, None]).T @ g[:, j])
-        values, vectors = np.linalg.eigh((A + A.T) / 2)
-        A = vectors @ np.diag(np.clip(values, 0.1, 1)) @ vectors.T
-        center = origin + np.linalg.solve(A, level)
+        slope = (0.4 / 0.0225 - (w[:, None] * x * g).sum()) / (1 / 0.0225 + (w[:, None] * x * x).sum())
+        slope = np.clip(slope, 0.1, 1)
+        unsure = ((w / w.sum() * noise) ** 2).sum()
+        root = origin + slope / (slope**2 + unsure / clip**2) * level
+    usual, A, unsure = min(slope, 0.95), np.zeros((d, d)), []
+    for j in range(d):
+        prior = np.diag(np.where(np.arange(d) == j, (0.7 * usual) ** 2, (0.6 * usual) ** 2 / d))
+        precision = np.linalg.inv(prior) + (x * w[:, None]).T @ x
+        unsure.append(np.linalg.inv(precision))
+        A[j] = unsure[j] @ (np.linalg.inv(prior)[j] * usual - (x * w[:, None]).T @ g[:, j])
+    values, vectors = np.linalg.eigh((A + A.T) / 2)
+    A = vectors @ np.diag(np.clip(values, 0.1, 1)) @ vectors.T
+    center = origin + np.linalg.solve(A, level)
     values, vectors = np.linalg.eigh(np.average(moments, axis=0, weights=w))
     inside = np.eye(d) / w.sum() + vectors @ np.diag(values.clip(0)) @ vectors.T / m
     total, away = inside, center - origin

@@ -163,7 +163,7 @@ class StackingConstants:
 
     blends: int = tuned(5, "blends that a task weighs, from none to all of the shared model", "family-harm")
     folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
-    worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
+    worth: float = derived(2.0, "rows that the prior of blends is worth: what a flat one is, at a half")
     followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
     many: float = tuned(16.0, "rows from which on blends that are nearly alike are told apart", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
