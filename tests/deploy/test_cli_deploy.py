@@ -19,7 +19,7 @@ import yaml
 from small_trial import SEED, deployed, small_plan, small_tasks
 from typer.testing import CliRunner
 
-from cloister import Codebook, Plan, SharedPriorRegressor, Trust, run
+from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, Trust, Unit, run
 from cloister.cli import app
 from cloister.engines import Local
 from cloister.errors import InputError, MissingExtraError
@@ -27,6 +27,7 @@ from cloister.nodes import NodeFolder
 from cloister.nodes.deploy.processes import curator_command, service_command
 from cloister.nodes.identity import CuratorAddress, Identity
 from cloister.store.signatures import Operator, SignedRoster
+from cloister.tables.column_types import Numeric
 
 
 def cloister(*words: object, fails: bool = False, typed: str | None = None) -> str:
@@ -253,3 +254,13 @@ def test_the_runbook_of_a_secure_sum_says_what_is_different(trust, sentence, tmp
     assert sentence in runbook
     assert "runs/exam-2026/sums" in runbook
     assert "$" not in runbook.replace("${", "")
+
+
+def test_a_plan_by_record_asks_for_accounts_by_record(tmp_path: Path) -> None:
+    book = Codebook((Numeric("x", 0.0, 1.0),), Numeric("y", 0.0, 1.0), task="ward")
+    model = SharedPriorRegressor("ward", epsilon=1.0, bounds=book, unit=Unit.record(4000))
+    model.plan(3).save(tmp_path / "plan.toml")
+    where = ["--address", "curator.example.org:9443", "--run", "wards-2026"]
+    cloister("deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *where)
+    assert "--unit record" in (tmp_path / "office" / "README.md").read_text()
+    assert Ledger.open(tmp_path / "office" / "state" / "ledger").unit == "record"

@@ -140,6 +140,7 @@ def pages(deployment: Deployment, plan: Plan) -> dict[str, str]:
         "trust": "",
         "epsilon": rounded_up(plan.guarantee.epsilon),
         "delta": rounded_up(plan.guarantee.delta),
+        "unit": "" if plan.guarantee.unit == "task" else f" --unit {plan.guarantee.unit}",
     }
     if plan.trust.masked:
         words["lost"] = Template(_AWAY if plan.trust.stepwise else _ALL).substitute(words)
