@@ -43,7 +43,7 @@ T = TypeVar("T")
 Each = Callable[..., list[Any]]
 #: Messages, and the group of each one's task.
 Sent = tuple[Array, Integers]
-#: Numbers that the records of a task say at once.
+#: Numbers that the records of a network say at once.
 MICROBATCH = 1 << 22
 #: Blocks whose models are held before they are put in their places.
 AT_ONCE = 8
@@ -286,11 +286,11 @@ def _said(
 ) -> Iterator[tuple[Array, Integers, Integers]]:
     """Yield what the records of a block say, with the group and the place of each one's task in the block.
 
-    Messages of a network are as long as it has parameters: a few records at a time say theirs.
+    So many at a time that what is computed stays in the caches; of a network, whose calls take longer, more.
     """
     records, most = block.records(plan.unit.limit), plan.unit.limit
     task = np.repeat(np.arange(len(block)), block.counts(most))
-    step = max(1, MICROBATCH // channel.dim)
+    step = max(1, (QUICK_ELEMENTS if plan.algorithm.network is None else MICROBATCH) // channel.dim)
     for at in range(0, len(records), step):
         part = records if step >= len(records) else records.take(np.arange(len(records))[at : at + step])
         messages, states = named(plan.algorithm.send, board, part, {})
