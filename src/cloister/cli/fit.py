@@ -139,6 +139,7 @@ def fit(
     replaced = (folder / "plan.toml").is_file()
     ledger = None if manner.dry_run else account.open()
     target = _target(context, strictness)
+    promise: dict[str, object] = {"trust": trusted.value, "unit": unit}
     names = [one.target.name for one in Codebook.load_all(book.codebook)]
     if len(names) > 1 and book.column is None:
         _check_several(methods, strictness, start, machines)
@@ -146,15 +147,13 @@ def fit(
         def propose(name: str) -> tuple[TableFile, OneRun | ComparedRuns]:
             one = _table(context, data, replace(book, column=name), rows, machines, None, folder)
             one = replace(one, note=lambda sentence: None)
-            return one, _proposal(context, methods, strictness, rounds, trusted, start, one, target)
+            return one, _proposal(context, methods, strictness, rounds, promise, start, one, target)
 
         return fit_outcomes(folder, names, propose, strictness.epsilon, methods.shares or (), manner, ledger)
     if methods.shares:
         raise InputError("--share is for a codebook with several [[target]] tables. Leave it out.")
     table = _table(context, data, book, rows, machines, methods.method, folder)
-    proposal = _proposal(
-        context, methods, strictness, rounds, {"trust": trusted.value, "unit": unit}, start, table, target
-    )
+    proposal = _proposal(context, methods, strictness, rounds, promise, start, table, target)
     if not manner.dry_run:
         with advance("Reading"):
             table.check()
