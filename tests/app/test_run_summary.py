@@ -160,7 +160,7 @@ def test_it_is_public_and_within_80_columns(model, tmp_path):
 
 def test_what_is_not_heard_is_said():
     summary = fitted(3, epsilon=0.02).summary()
-    assert "not heard above the noise" in str(summary)
+    assert "does not stand out of the noise" in " ".join(str(summary).split())
     blank = replace(summary, coefficients=(Coefficient("age"),))
     assert "age  not heard" in str(blank)
     assert all(c.estimate is c.std_error is c.spread is None for c in summary.coefficients)
