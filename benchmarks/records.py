@@ -1,13 +1,10 @@
-"""A record as unit: what a few institutions keep of joining, at what epsilon, and whether it ever harms.
+"""A record as unit: what a few institutions keep of joining, at what epsilon.
 
 Generated institutions are scored by the excess of their models over the noise, on fresh rows of each; real
 tables by the mean over institutions of squared errors, over the variance of all held-out targets, with 15 %
-of the rows to learn from. Alone is our own single-task model, and for the grid that or RidgeCV, whichever is
-the better on average. A cell of the grid fails if the lower end of a one-sided 95 % t interval of the mean
-log ratio, corrected for the number of cells, is above 2 %. Noise is seeded, delta is 1e-6 a record, relation
-replace. With own noise each institution adds all of it, and Q, the number of records times mu over weights,
-is divided by the root of their number. Grid, seeds and bounds were fixed before anything was tuned; constants
-were then chosen on other seeds of the same laws and on other splits of tables. Two tables had no part in it.
+of the rows to learn from. Alone is our own single-task model. With own noise each institution adds all of it.
+Noise is seeded, delta is 1e-6 a record, relation replace. Laws, seeds and bounds were fixed before anything
+was tuned; constants were then chosen on other seeds and other splits. Two tables had no part in it.
 """
 
 from __future__ import annotations
@@ -16,16 +13,15 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 import numpy as np
-from scipy.stats import t as student
 
 from benchmarks import Figures, Tables, Targets
 from benchmarks import Table as Printed
 from benchmarks.harm import alone_numbers
 from benchmarks.record_sources import SOURCES, Floats, Index, Rows, loaded, split
-from benchmarks.record_tables import GRID, Drawn, Institutions, alike, draw
+from benchmarks.record_tables import Drawn, Institutions, alike, draw
 from cloister import Trust, Unit, datasets
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from harness.cells import Cells
@@ -34,10 +30,8 @@ NAME = "records"
 DATA = ("school.npz",)
 
 DELTA, SEEDS, QUICK_SEEDS = 1e-6, range(10), range(2)
-EPSILONS, GRID_EPSILONS = (0.5, 1.0, 3.0, math.inf), (1.0, math.inf)
-#: A gain of this part or more is one of which a share may be kept.
-GAIN = 0.15
-SCHOOL, PART, LIMIT = "School, score by school", 0.15, 0.02
+EPSILONS = (0.5, 1.0, 3.0, math.inf)
+SCHOOL, PART = "School, score by school", 0.15
 #: What is known to be possible, and the most excess at epsilon 1; of the last, of the smaller half.
 GOALS = {
     "10 x 1000 x 50": (Institutions("goal", alike(0.05), 10, (1000, 1000), 50), 0.036),
@@ -77,11 +71,17 @@ def _by(values: Floats, task: Index) -> list[Floats]:
     return [values[task == one] for one in np.unique(task)]
 
 
-def measure_drawn(job: tuple[str, int, int, Sequence[float]]) -> dict[str, float]:
+def measure_goal(job: tuple[int, int]) -> dict[str, float]:
+    """Draw the institutions of a goal once; return their excess."""
+    given = list(GOALS.values())[job[0]][0]
+    return drawn_once(given, job[1], EPSILONS, given.rows[0] < given.rows[1])
+
+
+def drawn_once(
+    given: Institutions, seed: int, epsilons: Sequence[float], smaller: bool = False
+) -> dict[str, float]:
     """Draw institutions once; return their excess alone, by ridge, and joined at each epsilon."""
-    kind, index, seed, epsilons = job
-    given = list(GOALS.values())[index][0] if kind == "goal" else GRID[index]
-    smaller, drawn = kind == "goal" and given.rows[0] < given.rows[1], draw(given, seed)
+    drawn = draw(given, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         single = SingleTaskRegressor(bounds=drawn.bounds).fit(drawn.X, drawn.y, tasks=drawn.task)
@@ -91,9 +91,9 @@ def measure_drawn(job: tuple[str, int, int, Sequence[float]]) -> dict[str, float
             "ridge": excess(drawn, ridge, smaller),
         }
         for epsilon in epsilons:
-            model = fitted(drawn.bounds, float(epsilon), drawn.X, drawn.y, drawn.task, seed)
+            model = fitted(drawn.bounds, epsilon, drawn.X, drawn.y, drawn.task, seed)
             told = model.predict(drawn.fresh, tasks=drawn.fresh_task)
-            found[f"{float(epsilon):g}"] = excess(drawn, told, smaller)
+            found[f"{epsilon:g}"] = excess(drawn, told, smaller)
             if epsilon == 1.0:
                 found["Q"] = len(drawn.y) * float(model.guarantee_.mu or math.inf) / (given.features + 1)
         silo = fitted(drawn.bounds, 1.0, drawn.X, drawn.y, drawn.task, seed, silo=True)
@@ -122,35 +122,18 @@ def measure_table(job: tuple[str, int]) -> dict[str, float]:
     return {way: fmean(float(np.mean(p)) for p in parts) / test.y.var() for way, parts in square.items()}
 
 
-def run(
-    quick: bool, cells: Cells, seeds: Sequence[int] | None = None, device: str = "cpu"
-) -> tuple[Figures, Targets, Tables]:
-    """Measure goals, tables and the grid.
-
-    Parameters
-    ----------
-    quick : bool
-        Two seeds, and every eighth cell of the grid.
-    cells : Cells
-        What is measured already.
-    seeds : sequence of int, optional
-        The grid's, if not all.
-    device : str
-        Not used: all of it is for processors.
-    """
-    given, seeds = seeds, QUICK_SEEDS if quick else SEEDS
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
+    """Measure goals and tables; `quick` takes two seeds."""
+    seeds = QUICK_SEEDS if quick else SEEDS
     tables = tables_there()
-    goal_jobs = [("goal", i, seed, list(EPSILONS)) for i in range(len(GOALS)) for seed in seeds]
-    chosen = range(0, len(GRID), 8 if quick else 1)
-    grid_jobs = [("grid", i, seed, list(GRID_EPSILONS)) for seed in given or seeds for i in chosen]
+    goal_jobs = [(i, seed) for i in range(len(GOALS)) for seed in seeds]
     table_jobs = [(name, seed) for name in tables for seed in seeds]
-    by_table = _grouped([job[0] for job in table_jobs], cells.measured(measure_table, table_jobs))
-    by_goal = _grouped([job[1] for job in goal_jobs], cells.measured(measure_drawn, goal_jobs))
-    by_cell = _grouped([job[1] for job in grid_jobs], cells.measured(measure_drawn, grid_jobs))
+    by_table = grouped([job[0] for job in table_jobs], cells.measured(measure_table, table_jobs))
+    by_goal = grouped([job[0] for job in goal_jobs], cells.measured(measure_goal, goal_jobs))
     figures: Figures = {}
     targets: Targets = {}
     shown: Tables = {}
-    for part in (_goals(by_goal), _tables(by_table), _grid(by_cell)):
+    for part in (_goals(by_goal), _tables(by_table)):
         figures |= part[0]
         targets |= part[1]
         shown |= part[2]
@@ -167,11 +150,11 @@ def tables_there() -> list[str]:
     return [*SOURCES, *([SCHOOL] if have_school else [])]
 
 
-def _grouped(keys: list, found: list[dict[str, float]]) -> dict:  # type: ignore[type-arg]
+def grouped(keys: list, found: list[dict[str, float]]) -> dict:  # type: ignore[type-arg]
     return {key: [one for k, one in zip(keys, found, strict=True) if k == key] for key in dict.fromkeys(keys)}
 
 
-def _mean_error(values: list[float]) -> tuple[float, float]:
+def mean_error(values: list[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) / math.sqrt(len(values))
 
 
@@ -192,7 +175,7 @@ def _tables(found: dict[str, list[dict[str, float]]]) -> tuple[Figures, Targets,
     rows: Printed = [["table", *ways, "1 less alone", "at most"]]
     figures, targets = {}, {}
     for name, outcomes in found.items():
-        less, error = _mean_error([one["1"] - one["alone"] for one in outcomes])
+        less, error = mean_error([one["1"] - one["alone"] for one in outcomes])
         goal = TABLE_GOALS.get(name)
         if goal is not None:
             figures[f"{name}: gain"], targets[f"{name}: gain"] = -less, (">=", goal)
@@ -203,48 +186,3 @@ def _tables(found: dict[str, list[dict[str, float]]]) -> tuple[Figures, Targets,
         means = [f"{fmean(one[way] for one in outcomes):.4f}" for way in ways]
         rows.append([name, *means, f"{less:.4f} ± {error:.4f}", "" if goal is None else f"{-goal:g}"])
     return figures, targets, {"tables": rows}
-
-
-def _grid(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
-    head = [
-        "institutions",
-        "Q",
-        "alone",
-        "epsilon 1",
-        "no noise",
-        "more than alone, %",
-        "at least, %",
-        "kept",
-    ]
-    lines, kept, own_noise, failed = [], [], [], 0
-    for index, outcomes in found.items():
-        means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
-        best = min(("single", "ridge"), key=means.__getitem__)
-        mean, error = _mean_error([math.log(one["1"] / one[best]) for one in outcomes])
-        quantile = float(student.ppf(1 - 0.05 / len(found), len(outcomes) - 1))
-        bound, gain = math.expm1(mean - quantile * error), means[best] - means["inf"]
-        failed += bound > LIMIT
-        share = (means[best] - means["1"]) / gain if gain > LIMIT * means[best] else math.nan
-        if gain > GAIN * means[best]:
-            kept.append((means["Q"], share))
-            silo = (means[best] - means["silo"]) / gain
-            own_noise.append((means["Q"] / math.sqrt(GRID[index].count), silo))
-        numbers = [f"{means['Q']:.0f}", *(f"{1000 * means[way]:.1f}" for way in (best, "1", "inf"))]
-        worse = means["1"] / means[best] - 1
-        lines.append((worse, [*numbers, f"{100 * worse:.1f}", f"{100 * bound:.1f}", f"{share:.2f}"], index))
-    lines.sort(reverse=True)
-    figures: Figures = {
-        "grid cells": len(lines),
-        "grid failed": failed,
-        "grid worst percent": 100 * lines[0][0],
-    }
-    figures["grid mean above 2 percent"] = sum(worse > LIMIT for worse, *_ in lines)
-    targets: Targets = {"grid failed": ("<=", 0)}
-    for name, shares, less in (("kept", kept, 0.0), ("kept with own noise", own_noise, 0.1)):
-        for low, high, goal in ((20, 35, 0.5), (60, math.inf, 0.85)):
-            there = [share for Q, share in shares if low <= Q < high]
-            key = f"{name} at Q {low} to {high:g}"
-            targets[key] = (">=", goal - less)
-            if there:
-                figures[key] = median(there)
-    return figures, targets, {"grid": [head, *([GRID[index].label, *line] for _, line, index in lines)]}

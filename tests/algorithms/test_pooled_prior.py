@@ -193,6 +193,8 @@ def test_nothing_is_shared_where_units_are_not_found():
     done = cl.run(plan_of(tasks, Gaussian(0.05)), tasks, random_state=0)
     assert not done.board["located_found"]
     assert not done.private.models["shared_weight"].any()
+    alone = cl.run(cl.Plan(Independent(Regression(SIZE)), n_tasks=3), tasks)
+    assert np.allclose(done.private.models["coef"], alone.private.models["coef"])
     assert np.isfinite(PRIOR.model_without_data(done.board)["coef"]).all()
 
 

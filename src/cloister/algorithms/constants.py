@@ -42,10 +42,10 @@ class HistogramConstants:
     bins: int = derived(64, "bins between the bounds, all in one round: twice those of a search of three")
     clear: float = derived(5.0, "deviations: noise in 64 bins of 100 columns has such a one in 1 of 500 runs")
     peak: float = derived(0.3, "part of the records in the fullest bins: of a normal two bins wide, or so")
-    legible: float = tuned(8.0, "deviations that such a bin had better stand out", "records")
+    legible: float = tuned(8.0, "deviations that such a bin had better stand out", "records, record-harm")
     full: float = derived(0.1, "part of the records in a usual bin, whose sampling is noise too")
-    fewest: float = tuned(0.06, "least share of the squared budget", "records")
-    most: float = tuned(0.25, "largest share", "records")
+    fewest: float = tuned(0.06, "least share of the squared budget", "records, record-harm")
+    most: float = tuned(0.25, "largest share", "records, record-harm")
     hopeless: float = derived(0.5, "share beyond which more than half would go into units")
     fewer: float = derived(2.0, "errors by which a count must be below a bound to be believed")
     least: float = derived(0.02, "part of the records in a spike, or beside spikes: less moves no deviation")
@@ -127,20 +127,23 @@ class WeightConstants:
 class PooledConstants:
     """Where weights lie, by all records together."""
 
-    looks: int = tuned(3, "rounds; one loses a tenth to a third, five gain nothing", "records")
-    clip: float = tuned(1.25, "deviations of residuals that are told", "records")
+    looks: int = tuned(3, "rounds; one loses a tenth to a third, five gain nothing", "records, record-harm")
+    clip: float = tuned(1.25, "deviations of residuals that are told", "records, record-harm")
     narrowest: float = derived(0.01, "deviation of residuals, in clips, below which none is told from none")
     spreads: int = derived(200, "deviations that are tried: steps of 3 %")
     exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
-    least: float = tuned(0.05, "least eigenvalue of moments, of their mean", "records")
+    least: float = tuned(0.05, "least eigenvalue of moments, of their mean", "records, record-harm")
     signal: float = derived(0.01, "part of the noise's variance that is taken for signal at least")
     unfound: float = derived(0.5, "deviation of targets that nobody looks for: half of their bounds' half")
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
     )
-    levels: tuple[float, ...] = tuned((0.1, 1.0), "how levels vary, of the targets' variance", "records")
+    usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
+    levels: tuple[float, ...] = tuned(
+        (0.03, 1.0), "how levels vary, of the targets' variance", "records, record-harm"
+    )
     slopes: tuple[float, ...] = tuned(
-        (0.02, 0.2, 2.0), "how scores vary, of the targets' variance", "records"
+        (0.01, 0.1, 1.0), "how scores vary, of the targets' variance", "records"
     )
 
 

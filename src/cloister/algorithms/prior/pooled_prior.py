@@ -138,10 +138,13 @@ class PooledPrior(Staged, BayesianAlgorithm):
         return models if units is None else units.models(models)
 
     def _solved(self, home: Home, place: Place, board: BoardView, alone: bool = True) -> States:
-        candidates = self.candidates(place, self.variance(board)) if self.heard(board) else []
+        if not self.heard(board):
+            return self.learner.finish(home, (), {})
+        candidates = self.candidates(place, self.variance(board))
         if not alone:
             candidates = [replace(one, weight=1 / len(candidates)) for one in candidates]
-        return self.learner.finish(home, candidates, {})
+        level = np.array([2 * math.log(self.level(board)), POOLED.usual])
+        return self.learner.finish(home, candidates, {"level": level})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,83 @@
+"""Does joining by record ever harm? 79 kinds of generated institutions, against learning alone.
+
+Alone is our own single-task model or scikit-learn's RidgeCV, whichever is the better on average. A cell fails
+if the lower end of a one-sided 95 % t interval of the mean log ratio of excesses, corrected for the number of
+cells, is above 2 %. Of a gain of 15 % or more it is counted how much epsilon 1 keeps, by Q: the number of
+records times mu over that of weights, and with own noise over the root of the number of institutions. The
+grid was fixed before anything was tuned; constants were then chosen on other seeds of the same laws.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+
+from scipy.stats import t as student
+
+from benchmarks import Figures, Tables, Targets
+from benchmarks.record_tables import GRID
+from benchmarks.records import drawn_once, grouped, mean_error
+from harness.cells import Cells
+
+NAME = "record-harm"
+
+EPSILONS, SEEDS, QUICK_SEEDS = (1.0, math.inf), range(10), range(2)
+#: A cell may be worse by this part, and a gain of this part or more is one of which a share may be kept.
+LIMIT, GAIN = 0.02, 0.15
+
+
+def measure(job: tuple[int, int]) -> dict[str, float]:
+    """Draw a cell of the grid once."""
+    return drawn_once(GRID[job[0]], job[1], EPSILONS)
+
+
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
+    """Measure the grid; `quick` takes two seeds and every eighth cell."""
+    chosen = range(0, len(GRID), 8 if quick else 1)
+    jobs = [(i, seed) for seed in (QUICK_SEEDS if quick else SEEDS) for i in chosen]
+    return summarised(grouped([i for i, _ in jobs], cells.measured(measure, jobs)))
+
+
+def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
+    head = [
+        "institutions",
+        "Q",
+        "alone",
+        "epsilon 1",
+        "no noise",
+        "more than alone, %",
+        "at least, %",
+        "kept",
+    ]
+    lines, kept, own_noise, failed = [], [], [], 0
+    for index, outcomes in found.items():
+        means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
+        best = min(("single", "ridge"), key=means.__getitem__)
+        mean, error = mean_error([math.log(one["1"] / one[best]) for one in outcomes])
+        quantile = float(student.ppf(1 - 0.05 / len(found), len(outcomes) - 1))
+        bound, gain = math.expm1(mean - quantile * error), means[best] - means["inf"]
+        failed += bound > LIMIT
+        share = (means[best] - means["1"]) / gain if gain > LIMIT * means[best] else math.nan
+        if gain > GAIN * means[best]:
+            kept.append((means["Q"], share))
+            silo = (means[best] - means["silo"]) / gain
+            own_noise.append((means["Q"] / math.sqrt(GRID[index].count), silo))
+        numbers = [f"{means['Q']:.0f}", *(f"{1000 * means[way]:.1f}" for way in (best, "1", "inf"))]
+        worse = means["1"] / means[best] - 1
+        lines.append((worse, [*numbers, f"{100 * worse:.1f}", f"{100 * bound:.1f}", f"{share:.2f}"], index))
+    lines.sort(reverse=True)
+    figures: Figures = {
+        "grid cells": len(lines),
+        "grid failed": failed,
+        "grid worst percent": 100 * lines[0][0],
+    }
+    figures["grid mean above 2 percent"] = sum(worse > LIMIT for worse, *_ in lines)
+    targets: Targets = {"grid failed": ("<=", 0)}
+    for name, shares, less in (("kept", kept, 0.0), ("kept with own noise", own_noise, 0.1)):
+        for low, high, goal in ((20, 35, 0.5), (60, math.inf, 0.85)):
+            there = [share for Q, share in shares if low <= Q < high]
+            key = f"{name} at Q {low} to {high:g}"
+            targets[key] = (">=", goal - less)
+            if there:
+                figures[key] = median(there)
+    return figures, targets, {"grid": [head, *([GRID[index].label, *line] for _, line, index in lines)]}
