@@ -113,6 +113,8 @@ def test_the_noise_is_that_of_one_record():
 def test_records_speak_by_themselves():
     cl.check_algorithm(PRIOR, SMALL, unit=cl.Unit.record(60))
     cl.check_algorithm(PooledPrior(Regression(SIZE)), SMALL, unit=cl.Unit.record(60))
+    level = cl.Tasks.from_arrays(np.ones((60, 1)), SMALL.y, np.arange(60) % 3)
+    cl.check_algorithm(PooledPrior(Regression(1), LocateRecords()), level, unit=cl.Unit.record(60))
 
 
 # ------------------------------------------------------------------ what is made of it

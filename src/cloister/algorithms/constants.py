@@ -143,7 +143,7 @@ class PooledConstants:
         (0.03, 1.0), "how levels vary, of the targets' variance", "records, record-harm"
     )
     slopes: tuple[float, ...] = tuned(
-        (0.01, 0.1, 1.0), "how scores vary, of the targets' variance", "records"
+        (0.2, 2.0), "how scores vary, of what they have in common", "records, record-harm"
     )
 
 

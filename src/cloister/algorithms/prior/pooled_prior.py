@@ -137,16 +137,20 @@ class PooledPrior(Staged, BayesianAlgorithm):
     def candidates(self, place: Place, variance: float) -> list[Candidate]:
         """Return priors around the mean: tasks' slopes and levels differ from it by little or by much.
 
-        At the usual lambda, or variance, a prior has the noise in the mean once.
+        Slopes differ the less, the less is explained by what they have in common. At the usual lambda a prior
+        has the noise in the mean once.
         """
-        slopes = np.arange(self.learner.size) >= int(self.learner.intercept)
-        unsure = float(np.trace(place.covariance[slopes][:, slopes]))
-        beforehand = float(np.trace(Place.before(self.learner.size, variance).covariance[slopes][:, slopes]))
-        total = shared_weight(min(1.0, unsure / beforehand))
+        size, slopes = self.learner.size, np.arange(self.learner.size) >= int(self.learner.intercept)
+        both = np.outer(slopes, slopes)
+        second = both * (np.outer(place.mean, place.mean) + place.covariance)
+        explained = float((second * place.moments).sum())
+        beforehand = float(np.trace(both * Place.before(size, variance).covariance))
+        unsure = float(np.trace(both * place.covariance)) / max(beforehand, 1e-300)
+        total = shared_weight(min(1.0, unsure))
         kinds = [(level, slope) for level in POOLED.levels for slope in POOLED.slopes]
         found = []
         for level, slope in kinds:
-            between = np.where(slopes, slope, level * self.learner.size) * variance
+            between = np.where(slopes, slope * explained, level * size * variance)
             wide = self.learner.widening * (np.diag(between) + place.covariance)
             found.append(
                 Candidate(total / len(kinds), place.mean, np.asarray(np.linalg.cholesky(wide)), True)
