@@ -112,7 +112,7 @@ def cost(nodes: int, size: int, trust: Trust, pool: ProcessPoolExecutor) -> list
         keys = {}
         for name in names:
             NodeFolder.create(
-                home / name, NodeSettings(name, OPERATOR.public.hex()), epsilon=99.0, delta=1e-2
+                home / name, NodeSettings(name, OPERATOR.public.hex()), epsilon=99.0, delta=1e-3
             )
             keys[name] = Identity.create(home / name).public
         signed = OPERATOR.sign_roster(plan.fingerprint, tasks.roster, "", tuple(keys.values()))
