@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cloister.algorithms
+from benchmarks import ablation
 from cloister.algorithms.constants import STAGES
 from cloister.core.origin import told
 from cloister.learners.linear.home_constants import HOME
@@ -60,3 +61,9 @@ def test_a_tuned_number_names_what_measures_it():
         for name, _, origin in told(stage):
             for by in origin.get("by", "harm").split(", "):
                 assert by in known or (benchmarks.parent / by).is_file(), name
+
+
+def test_what_is_ablated_is_tuned_and_known_by_its_sentence():
+    sentences = ablation.origins()
+    assert set(ablation.NEUTRAL) <= set(sentences)
+    assert len(set(sentences.values())) == len(sentences)
