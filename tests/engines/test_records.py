@@ -83,15 +83,15 @@ def test_what_a_record_moves_is_attained_and_never_passed():
     channel = JointGram(rounds=1).only
     plan = plan_of(JointGram(rounds=1), mechanism=NoNoise())
 
-    def sum_with(row, weight=1.0):
-        X, y, weights = TASKS.X.copy(), TASKS.y.copy(), TASKS.weight.copy()
-        X[5], y[5], weights[5] = row[:2], row[2], weight
-        return run(plan, replace(TASKS, X=X, y=y, weight=weights)).board.releases[0].value
+    def sum_with(row):
+        X, y = TASKS.X.copy(), TASKS.y.copy()
+        X[5], y[5] = row[:2], row[2]
+        return run(plan, replace(TASKS, X=X, y=y)).board.releases[0].value
 
     one, other = (99.0, 0.0, 0.0), (0.0, 0.0, -7.0)
     moved = np.linalg.norm(sum_with(one) - sum_with(other))
     assert moved == pytest.approx(channel.sensitivity("replace"), abs=1e-12)
-    silenced = np.linalg.norm(sum_with(one) - sum_with(one, weight=0.0))
+    silenced = np.linalg.norm(sum_with(one) - sum_with((0.0, 0.0, 0.0)))
     assert silenced == pytest.approx(channel.sensitivity("zero_out"), abs=1e-12)
     for _ in range(50):
         pair = 3 * RNG.standard_normal((2, 3))
@@ -180,6 +180,8 @@ def test_what_is_refused_before_anything_is_computed():
         plan_of(rows=0)
     with pytest.raises(PrivateDataError, match="at most 45 records"):
         run(plan_of(rows=45, mechanism=NoNoise()), TASKS)
+    with pytest.raises(PrivateDataError, match="weight above 0"):
+        run(plan_of(mechanism=NoNoise()), replace(TASKS, weight=np.arange(46.0)))
 
 
 def test_sums_that_no_records_can_have_are_refused():

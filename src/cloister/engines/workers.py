@@ -257,13 +257,15 @@ def rows_of(tasks: AnyTasks, engine: object) -> Tasks:
 def checked_rows(plan: Plan, tasks: AnyTasks, engine: object) -> Tasks:
     """Return the tasks with their rows; refuse targets that are no class, to the operator alone.
 
-    So are more records than a plan is priced for.
+    So are more records than a plan is priced for, and records of no weight, which would be left out.
     """
     rows = rows_of(tasks, engine)
     if plan.unit.by_record and len(rows.y) > plan.senders:
         raise PrivateDataError(
             f"The plan is for at most {plan.senders} records. Got {len(rows.y)}. Make a plan for as many."
         )
+    if plan.unit.by_record and not (rows.weight > 0).all():  # others' places, and last bits, would follow it
+        raise PrivateDataError("Where records send, each must have a weight above 0. Leave the others out.")
     if plan.unit.limit is not None and rows.turn is None:
         raise InputError(
             "The plan protects persons, and whose each row is nobody has said. Pass "
