@@ -38,7 +38,7 @@ def test_a_record_says_what_made_it(name):
     assert record["name"] == name
     assert catalog.result_path(name) in RESULTS
     assert record["command"].startswith(("python -m benchmarks ", "python -m papers "))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d( and \d{4}-\d\d-\d\d)*", record["date"])
     assert record["commit"]
     assert record["machine"]
     assert record["code"]
