@@ -111,7 +111,6 @@ def fit(
     For example:
       cloister fit exam.csv --codebook exam.toml
       cloister fit exam.csv --codebook exam.toml --epsilon 0.5 -o half
-      cloister fit exam.csv --codebook exam.toml --detection 0.10 -o ten-percent
       cloister fit exam.csv --codebook exam.toml --groups district -o grouped
       cloister fit exam.csv --codebook exam.toml --start-from half -o next
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
