@@ -75,8 +75,8 @@ class Block:
     def take(self, rows: ArrayLike) -> Block:
         at = np.asarray(rows)
         parts = (self.ids, self.X, self.y, self.weight, self.keys, self.group)
-        ids, X, y, weight, keys, group = (part[at] for part in parts)
-        return Block(ids, X, y, weight, keys, group, None if self.turn is None else self.turn[at])
+        block = Block(*(part[at] for part in parts))
+        return block if self.turn is None else replace(block, turn=self.turn[at])
 
     def counts(self, most: int | None = None) -> Integers:
         """Return how many `records` each task has."""
@@ -89,8 +89,7 @@ class Block:
     def records(self, most: int | None = None) -> Block:
         """Return each row as a task of one row, in order; padding, and rows of no weight, are left out.
 
-        A record has its task's name and group, and a key of its own, by its place in its task. Of a person
-        there are the first `most` rows, where it is known whose each is.
+        Each has its task's name and group, and a key of its own; of a person there are the first `most`.
 
         Examples
         --------
@@ -99,14 +98,11 @@ class Block:
         >>> records.ids.tolist(), records.y.tolist()
         (['a', 'b', 'b'], [[1.0], [2.0], [4.0]])
         """
-        flat = self.weight.shape[0] * self.weight.shape[1]
-        kept = np.flatnonzero(self._heard(most).reshape(flat))
+        flat, kept = self.weight.size, np.flatnonzero(self._heard(most))
         task, place = np.divmod(kept, max(1, self.weight.shape[1]))
-        X, y, weight = (
-            part.reshape(flat, 1, *part.shape[2:])[kept] for part in (self.X, self.y, self.weight)
-        )
+        rows = [part.reshape(flat, 1, *part.shape[2:])[kept] for part in (self.X, self.y, self.weight)]
         keys = _words(self.keys, RECORD_KEYS, self.weight.shape[1]).view(np.uint64)[task, place]
-        return Block(self.ids[task], X, y, weight, keys, self.group[task])
+        return Block(self.ids[task], rows[0], rows[1], rows[2], keys, self.group[task])
 
 
 def local_key(seed: int, task: object) -> np.uint64:
@@ -167,7 +163,7 @@ class Tasks:
     there once, and its rows are in no other: what is made in any other way is checked for that, too.
 
     `groups` has the public label of each task, as on a `Roster`; see `with_groups`. `turn` says the
-    how-manieth row of its person in its task each is, from 0; who that is, is not kept.
+    how-manieth row of its person in its task each is; who that is, is not kept.
 
     Examples
     --------
@@ -355,8 +351,7 @@ class Tasks:
             labels = dict(zip(self.ids.tolist(), self.groups.tolist(), strict=True))
             parts = [part.with_groups(labels) for part in parts]
         if self.turn is not None:  # of fewer rows it says no less
-            kept = (~held_out, held_out)
-            parts = [replace(part, turn=self.turn[rows]) for part, rows in zip(parts, kept, strict=True)]
+            parts = [replace(p, turn=self.turn[k]) for p, k in zip(parts, (~held_out, held_out), strict=True)]
         return parts[0], parts[1]
 
     def layout(self, dim: int = 1, per_row: int = 1, among: int | None = None) -> list[NDArray[np.int64]]:
@@ -431,14 +426,11 @@ def _turns(task: Integers, person: ArrayLike) -> Integers:
     labels = np.asarray(person)
     if labels.shape != task.shape:
         raise InputError(f"person must have one entry a row, {len(task)}. Got shape {labels.shape}.")
-    number = np.unique(labels, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(task, kind="stable")
-    whose = (task * (int(number.max(initial=0)) + 1) + number)[order]
-    together = np.argsort(whose, kind="stable")
-    first = np.flatnonzero(np.append(True, np.diff(whose[together]) != 0))[: len(whose)]
-    turn = np.empty(len(whose), dtype=np.int64)
-    turn[together] = np.arange(len(whose)) - np.repeat(first, np.diff(np.append(first, len(whose))))
-    return turn
+    number = np.unique(labels, return_inverse=True)[1]
+    whose = (task * (len(labels) + 1) + number)[np.argsort(task, kind="stable")]
+    counts = np.unique(whose, return_counts=True)[1]
+    turn = np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(turn[np.argsort(np.argsort(whose, kind="stable"))])
 
 
 def _padded(stacked: Array, rows: int) -> Array:
