@@ -10,8 +10,10 @@ import pytest
 
 from cloister.errors import InputError
 from cloister.privacy.caveats import FLOATING_POINT, SEEDED, Caveat, Grade
-from cloister.privacy.guarantee import FORMAT, AllRuns, Guarantee
+from cloister.privacy.guarantee import FORMAT, AllRuns, Guarantee, NoiseMade
+from cloister.privacy.randomness import Origin
 from cloister.privacy.tradeoff import Envelope, GaussianCurve
+from cloister.privacy.trust import Trust
 
 PLAIN = Guarantee(
     epsilon=1.0,
@@ -70,6 +72,10 @@ def test_noise_that_is_keyed_is_explained_where_it_is_named() -> None:
     keyed = replace(PLAIN, noise="noise from a cryptographic generator keyed by the operating system")
     assert "the key is a secret that the computer draws" in str(keyed)
     assert "the key is a secret" not in str(PLAIN)
+    at_home = replace(keyed, noise=Origin.SYSTEM.describe(Trust.silo().kind("noise")))
+    assert "each task's key is a secret that its own computer draws, and without it" in str(at_home)
+    on_one = NoiseMade(Trust.silo().kind("noise"), Origin.SYSTEM, together=True)
+    assert "the key is a secret that the computer draws" in str(replace(keyed, noise=str(on_one)))
 
 
 def test_the_words_are_the_same_for_machines() -> None:
@@ -109,6 +115,8 @@ def test_a_ledger_speaks_of_all_runs() -> None:
     assert "Over the 3 runs charged so far to the account of 'schools'" in str(charged)
     assert "at most 14.9 % of cases if none was chosen by what another showed" in str(charged)
     assert "at most 26 % over all runs that will ever be charged to it" in str(charged)
+    assert "against those whom its runs are priced against, a test detects" in str(together)
+    assert "against everybody else, a test detects" in str(replace(together, adversary="everybody else"))
     assert Guarantee.from_dict(json.loads(charged.to_json())) == charged
     void = replace(PLAIN, all_runs=replace(together, doubts=(SEEDED,)))
     assert "nothing can be promised, because of one of them the noise is drawn from a seed" in str(void)

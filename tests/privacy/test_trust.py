@@ -258,6 +258,9 @@ def test_one_account_is_priced_against_one_adversary():
         for plan, cost, adversary in bills:
             charge = fresh.charge(*first[:2], "once", adversary=first[2])
             assert charge.adversary == first[2]
+            assert f"against {first[2] or 'all other tasks, with a trusted curator'}, a test" in str(
+                fresh.balance.all_runs
+            )
             if adversary == first[2]:
                 continue
             with pytest.raises(PlanError, match="together they would promise neither"):

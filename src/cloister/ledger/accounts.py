@@ -27,8 +27,7 @@ _WHAT_FOLLOWS = {
     ("task", "record"): ", which says of a task of k records that it is a group of k",
     ("task", "person"): ", which says of a task of k persons that it is a group of k",
 }
-#: Below this epsilon nobody runs anything.
-_LEAST = 0.01
+_LEAST = 0.01  # an epsilon below which nobody runs anything
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,12 @@ class Balance:
     @property
     def all_runs(self) -> AllRuns:
         """What all charged runs promise together: those so far, and all that the budget allows."""
-        account = self.account
-        spent, budget = math.sqrt(self.squares), account.mu
+        account, spent = self.account, math.sqrt(self.squares)
         doubts = merged(*(charge.doubts for charge in self.charges))
         relation: RelationName = account.relation.value
-        return AllRuns(account.population, len(self.charges), relation, spent, budget, doubts)
+        promised = account.population, len(self.charges), relation, spent, account.mu, doubts
+        whom = _whom(self.charges[0].adversary) if self.charges else None  # `next` refuses another
+        return AllRuns(*promised, whom)
 
     @property
     def _what_fits(self) -> str:

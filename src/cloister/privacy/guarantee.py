@@ -42,6 +42,8 @@ class AllRuns:
         :math:`\mu` of the account, which all charges together never pass: proven however plans are chosen.
     doubts : tuple of Caveat
         Those of all charges.
+    adversary : str, optional
+        Against whom all its runs are priced; None if no run was charged, or a file does not say.
 
     References
     ----------
@@ -60,6 +62,7 @@ class AllRuns:
     spent: float
     budget: float
     doubts: tuple[Caveat, ...] = ()
+    adversary: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "doubts", tuple(self.doubts))
@@ -94,11 +97,12 @@ class AllRuns:
         runs = f"the {self.runs} runs" if self.runs != 1 else "the 1 run"
         last_bit = "; this is not proven to the last bit, because of one of them " if self.unproven else ""
         last_bit += "; ".join(self.unproven)
+        whom = self.adversary or "those whom its runs are priced against"
         return (
-            f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, they "
-            f"detect at most {so_far} of cases if none was chosen by what another showed, and at most "
-            f"{percent(self.detection())} over all runs that will ever be charged to it, however they are "
-            f"chosen (with 5 % false alarms){last_bit}"
+            f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation} and "
+            f"against {whom}, a test detects at most {so_far} of cases if none was chosen by what another "
+            f"showed, and at most {percent(self.detection())} over all runs that will ever be charged to it, "
+            f"however they are chosen (with 5 % false alarms){last_bit}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -84,11 +84,8 @@ _HOLDERS = (
 )
 _HANDED_ON = "a model, prediction or score that leaves its task is a release that nobody has paid for"
 
-#: What is explained where it appears.
-_GLOSSARY = {
-    "keyed by the operating system": "the key is a secret that the computer draws for this run, and without "
-    "it nobody can draw the same noise again and subtract it",
-}
+#: What `Origin` and `Trust` say of keys that are secret, of noise added at home, and of tasks on one machine.
+_KEYED, _AT_HOME, _TOGETHER = "keyed by the operating system", "at home", "all on one machine"
 
 
 @dataclass(frozen=True)
@@ -184,10 +181,16 @@ def per_hundred(share: float) -> int:
 
 
 def _with_meanings(text: str) -> Iterator[str]:
+    """Yield a technicality, and what its words mean where they need it: who draws the key of the noise."""
     yield text
-    for words, meaning in _GLOSSARY.items():
-        if words in text:
-            yield meaning
+    if _KEYED in text:
+        apart = _AT_HOME in text and _TOGETHER not in text
+        whose = (
+            "each task's key is a secret that its own computer draws"
+            if apart
+            else ("the key is a secret that the computer draws for this run")
+        )
+        yield f"{whose}, and without it nobody can draw the same noise again and subtract it"
 
 
 def statement_of(guarantee: Guarantee) -> Statement:
