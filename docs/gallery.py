@@ -31,7 +31,7 @@ NAMES = (
 )
 INTRODUCTION = """# Gallery
 
-Pictures, and the program that drew each: copy it, run it, change it. They need the extras `data` and `plots`
+Pictures, and the program that drew each: copy it, run it, change it. They need the extra `tables`
 (`writers.py` needs `torch`), and take seconds (`false_claims.py` half a minute). Noise is drawn anew in
 every run.
 """

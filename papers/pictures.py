@@ -1,4 +1,4 @@
-"""Pictures: one style for all, made from kept results alone. Needs matplotlib (extra ``plots``)."""
+"""Pictures: one style for all, made from kept results alone. Needs matplotlib (extra ``tables``)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
     try:
         picture(figure, data, folder / f"{figure.name}.svg", folder / f"{figure.name}.png")
     except ImportError as error:
-        print(f"No picture: {error}. Install the extra plots.")
+        print(f"No picture: {error}. Install the extra tables.")
     return True
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import cloister
+from cloister.errors import MissingExtraError
 
 HEAVY = [
     "torch",
@@ -129,6 +130,28 @@ def test_torch_is_imported_in_its_own_files_alone():
     assert kernels == {"card_noise.py", "convolutions.py", "kernel_selection.py", "norm_kernel.py"}
 
 
+#: What asks for which package, beside those that the tests of their own subjects try.
+ASKING = [
+    ("pyarrow", "tables", "cloister.app.parquet", "pyarrow_for", ("rows.parquet",)),
+    ("pyarrow", "tables", "cloister.store.model_store", "read_models", (Path("models"),)),
+    ("torch", "networks", "cloister.core.document", "library_class", ("cloister/module/2",)),
+    ("uvicorn", "nodes", "cloister.nodes.service", "serve", (None, print)),
+    ("flwr.serverapp", "flower", "cloister.nodes.flower", "server_app", ("curator",)),
+    ("flwr.app", "flower", "cloister.nodes.flower", "client_app", ()),
+]
+
+
+@pytest.mark.parametrize(("package", "extra", "home", "name", "given"), ASKING)
+def test_a_missing_package_names_its_extra(monkeypatch, package, extra, home, name, given):
+    ask = getattr(importlib.import_module(home), name)
+    monkeypatch.delitem(sys.modules, "cloister.networks.module", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        MissingExtraError, match=rf"needs the package '.*{package[:4]}.*'cloister\[{extra}\]'"
+    ):
+        ask(*given)
+
+
 def test_a_missing_torch_is_one_sentence():
     """What needs no torch works without it: only a network, its penalties and its engine ask for it."""
     code = (
@@ -140,7 +163,7 @@ def test_a_missing_torch_is_one_sentence():
     )
     told = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert told == [
-        f"cloister.{name} needs the package 'torch'. Install it with: pip install 'cloister[torch]', or in a "
-        "clone of cloister: pip install '.[torch]'"
+        f"cloister.{name} needs the package 'torch'. Install it with: pip install 'cloister[networks]', or "
+        "in a clone of cloister: pip install '.[networks]'"
         for name in ("learners.Module", "learners.EWC", "engines.Batched")
     ]

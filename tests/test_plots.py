@@ -105,5 +105,5 @@ def test_what_cannot_be_drawn_says_why(models, table, monkeypatch):
         return found(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[plots\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[tables\]'"):
         plots.caterpillar(models[0])

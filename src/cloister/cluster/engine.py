@@ -71,7 +71,7 @@ def session(address: str | None, cpus: float, cards: float) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise MissingExtraError("ray", "ray", "A cluster") from error
+        raise MissingExtraError("ray", "cluster", "A cluster") from error
     if ray.is_initialized():
         _check_room(ray, cpus, cards)
         yield ray
@@ -245,7 +245,8 @@ R = TypeVar("R")
 class Cluster:
     """Actors of Ray on one machine or many, each with some shards of the tasks.
 
-    For one operator with more than one machine, or with more rows than memory holds. Needs the extra ``ray``.
+    For one operator with more than one machine, or with more rows than memory holds. It needs the extra
+    ``cluster``.
 
     Parameters
     ----------

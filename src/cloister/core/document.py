@@ -406,7 +406,7 @@ def library_class(name: str, table: Mapping[str, str] = TYPES) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtraError("torch", "torch", name) from error
+        raise MissingExtraError("torch", "networks", name) from error
 
 
 def _class(name: str, classes: Mapping[str, type]) -> Any:

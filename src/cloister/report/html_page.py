@@ -69,11 +69,11 @@ class Stamp:
 
 
 def load_template(name: str) -> Any:
-    """Return a page's template; it needs the extra ``report``."""
+    """Return a page's template; it needs the extra ``tables``."""
     try:
         import jinja2
     except ImportError as error:
-        raise MissingExtraError("jinja2", "report", "Writing a report page") from error
+        raise MissingExtraError("jinja2", "tables", "Writing a report page") from error
     loader = jinja2.FunctionLoader(
         lambda part: resources.files("cloister.report").joinpath(part).read_text(encoding="utf-8")
     )

@@ -284,5 +284,5 @@ def _axes(ax: Any) -> Any:
     try:
         import matplotlib.pyplot as plt
     except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", "plots", "cloister.report.plots") from error
+        raise MissingExtraError("matplotlib", "tables", "cloister.report.plots") from error
     return plt.subplots(layout="constrained")[1] if ax is None else ax

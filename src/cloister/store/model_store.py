@@ -175,5 +175,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise MissingExtraError("pyarrow", "table", "Writing models to Parquet") from error
+        raise MissingExtraError("pyarrow", "tables", "Writing models to Parquet") from error
     return pa, pq

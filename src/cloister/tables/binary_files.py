@@ -61,7 +61,7 @@ def read_excel(file: Path, text: Collection[str], only: Collection[str] | None) 
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError as error:
-        raise MissingExtraError("python-calamine", "excel", f"Reading {file.name}") from error
+        raise MissingExtraError("python-calamine", "tables", f"Reading {file.name}") from error
     try:
         rows = CalamineWorkbook.from_path(str(file)).get_sheet_by_index(0).to_python()
     except (CalamineError, OSError) as error:
@@ -93,7 +93,7 @@ def _pyarrow(file: Path) -> Any:
         import pyarrow as pa
         import pyarrow.ipc
     except ImportError as error:
-        raise MissingExtraError("pyarrow", "table", f"Reading {file.name}") from error
+        raise MissingExtraError("pyarrow", "tables", f"Reading {file.name}") from error
     return pa
 
 
