@@ -79,15 +79,18 @@ def test_who_takes_part_and_the_noise_are_the_plans_and_the_estimators(work: Pat
 
 
 def test_whom_tasks_trust_is_the_plans_and_the_estimators(work: Path) -> None:
-    said = ok(*fit("--trust", "secure-sum", "--dropouts", "2", "--colluders", "3", "--epsilon", "8"))
+    secure = ("--trust", "secure-sum", "--dropouts", "2", "--colluders", "3", "--curator-noise")
+    said = " ".join(ok(*fit(*secure, "--epsilon", "8")).split())
     plan, model = Plan.load("run/plan.toml"), cloister.load("run")
-    assert plan.trust == model.trust == Trust.secure_sum(2, 3)
+    assert plan.trust == model.trust == Trust.secure_sum(2, 3, curator_noise=True)
     assert model.plan(plan.n_tasks).fingerprint == plan.fingerprint
     assert "any 3 other tasks" in said
+    assert "or all other tasks together, without the curator" in said
     ok("verify", "run")
-    for text in (" ".join(said.split()), Path("run/guarantee.txt").read_text()):
+    for text in (said, Path("run/guarantee.txt").read_text()):
         assert "whoever operates it holds all rows and could see every message" in text
     assert "settles --trust itself" in refused(*fit("--trust", "silo", "--plan", "run"))
+    assert "--curator-noise itself" in refused(*fit(*secure, "--plan", "run"))
     assert "takes no --trust" in refused(*fit("--trust", "silo", "--method", "single-task"))
 
 

@@ -56,15 +56,23 @@ def test_whom_tasks_trust(work: Path) -> None:
     assert "Add -o plan.toml" in said
     assert "cloister fit exam.csv" not in said  # which would be another plan
     pays = {}
-    for given, trust in ((secure, Trust.secure_sum(2, 3)), (["--trust", "silo"], Trust.silo()), ([], None)):
+    trusts = {
+        (): Trust.curator(),
+        ("--trust", "silo"): Trust.silo(),
+        tuple(secure): Trust.secure_sum(2, 3),
+        (*secure, "--curator-noise"): Trust.secure_sum(2, 3, curator_noise=True),
+    }
+    for given, trust in trusts.items():
         found = json.loads(ok(*PLAN, *given, "-o", "plan.toml", "--force", "--json"))
         pays[len(given)] = found["joining_pays_from"]
-        assert Plan.load("plan.toml").trust == (trust or Trust.curator())
+        assert Plan.load("plan.toml").trust == trust
     assert pays[2] > 3 * pays[6] > 3 * pays[0] > 0
+    assert pays[7] > pays[6]  # twice the variance, but for drop-outs and colluders
     ok(*PLAN, "--trust", "secure-sum", "-o", "plan.toml", "--force")
     ok("fit", "exam.csv", "--codebook", "book.toml", "--plan", "plan.toml", "-o", "planned")
     assert "nobody sees the message of another task" in ok("verify", "planned") + ok("account", "plan.toml")
-    assert "go with --trust secure-sum" in cloister(*PLAN, "--colluders", 3).stderr
+    for alone in (["--colluders", 3], ["--trust", "silo", "--curator-noise"]):
+        assert "go with --trust secure-sum" in cloister(*PLAN, *alone).stderr
     assert "with a trusted curator" in cloister(*PLAN, "--trust", "silo", "--web").stderr
     said = refused(*PLAN, "--trust", "secure-sum", "--colluders", 39)
     assert "2 that neither drop out nor collude" in said

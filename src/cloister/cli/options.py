@@ -179,7 +179,7 @@ class ParticipationOptions:
 
     rate: Annotated[float | None, typer.Option(help="Chance of each task to be in a round.")] = None
     hidden: Annotated[
-        bool, typer.Option("--hidden", help="Assert that nobody but the curator sees who takes part.")
+        bool, typer.Option("--hidden", help="Assert: only the curator sees who takes part.")
     ] = False
     fixed_size: Annotated[int | None, typer.Option(help="So many random tasks take part in a round.")] = None
     one_pass: Annotated[bool, typer.Option("--one-pass", help="Each task takes part in one round.")] = False
@@ -255,15 +255,20 @@ class TrustOptions:
         int, typer.Option(help="Of a secure sum: tasks that may be missing.", show_default=False)
     ] = 0
     colluders: Annotated[int, typer.Option(help="Of it: tasks that may collude.")] = 1
+    curator_noise: Annotated[
+        bool, typer.Option("--curator-noise", help="Of it: the curator adds noise on top.")
+    ] = False
 
     @property
     def value(self) -> Trust:
         from cloister.privacy.trust import Trust
 
         if self.trust is TrustName.secure_sum:
-            return Trust.secure_sum(self.dropouts, self.colluders)
-        if (self.dropouts, self.colluders) != (0, 1):
-            raise typer.BadParameter("--dropouts and --colluders go with --trust secure-sum.")
+            return Trust.secure_sum(self.dropouts, self.colluders, self.curator_noise or None)
+        if (self.dropouts, self.colluders, self.curator_noise) != (0, 1, False):
+            raise typer.BadParameter(
+                "--dropouts, --colluders and --curator-noise go with --trust secure-sum."
+            )
         return Trust.silo() if self.trust is TrustName.silo else Trust.curator()
 
 

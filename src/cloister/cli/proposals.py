@@ -39,7 +39,7 @@ _OPTIONS = {
     "start_from": ("start_from",),
     "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
     "mechanism": ("mechanism",),
-    "trust": ("trust", "dropouts", "colluders"),
+    "trust": ("trust", "dropouts", "colluders", "curator_noise"),
     "unit": ("unit",),
 }
 _COMPLETE = "An earlier run of this command was complete, but not yet in place. It is now; nothing was run."
