@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import cloister, ok, refused
+from cli_helpers import BOOK, cloister, ok, refused
 from typer.testing import CliRunner
 
 from cloister import Codebook, Ledger, Plan, Trust, Unit
@@ -76,6 +76,32 @@ def test_whom_tasks_trust(work: Path) -> None:
     assert "with a trusted curator" in cloister(*PLAN, "--trust", "silo", "--web").stderr
     said = refused(*PLAN, "--trust", "secure-sum", "--colluders", 39)
     assert "2 that neither drop out nor collude" in said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--unit", "record=400", "--epsilon", 2],
+        ["--relation", "zero_out", "--delta", 1e-4, "--method", "low-rank"],
+        ["--detection", 0.10],
+    ],
+)
+def test_the_printed_command_runs_the_plan_that_was_shown(work: Path, options: list[object]) -> None:
+    """Also of one target among several, and charged to the ledger that was asked."""
+    several = BOOK.replace("[target]", '[[target]]\nname = "late"\nbounds = [0, 1]\n[[target]]')
+    Path("book.toml").write_text(several)
+    ok(*PLAN, "--target", "score", *options, "-o", "plan.toml")
+    plan = Plan.load("plan.toml")
+    account = {"epsilon": 4, "delta": 1e-3, "relation": plan.relation, "unit": plan.guarantee.unit}
+    Ledger.create("ledger", "ours", n_tasks=plan.senders, **account)
+    (command,) = (
+        line.split()[1:]
+        for line in ok(*PLAN, "--target", "score", *options, "--ledger", "ledger").splitlines()
+        if line.startswith("  cloister fit")
+    )
+    ok(*command, "-o", "ours")
+    assert Plan.load("ours/plan.toml") == plan
+    assert len(Ledger.open("ledger").history) == 1
 
 
 def test_who_is_protected(work: Path) -> None:
