@@ -67,7 +67,7 @@ def show(place: _Place, task: _Task = None, types: Types = None, json: Json = Fa
 def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
     from cloister.app.folder import read_public, tasks_with_models, with_models
     from cloister.app.task_model import TaskModel
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     if place.is_file():
         model = TaskModel.load(place)
@@ -79,9 +79,9 @@ def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskMod
         raise InputError(f"Name the task whose page to show: cloister show {shlex.quote(str(place))} TASK.")
     run = with_models(place, public, [task])
     if not len(run.ids):
-        meant = likely_meant(task, tasks_with_models(place))
+        meant = did_you_mean(task, tasks_with_models(place))
         raise InputError(
-            f"{place} has no model of task {task!r}{_meant(meant)}. Check the name, as models/index.csv has "
+            f"{place} has no model of task {task!r}{meant}. Check the name, as models/index.csv has "
             "it, or compute its model from its own rows with `cloister replay`."
         )
     return run.task_model(run.ids[0])
@@ -230,20 +230,16 @@ def _by_folder(
 def _without_models(folder: Path, unseen: list[str]) -> str:
     """Name tasks without a model file, the first of them with the names that may be meant."""
     from cloister.app.folder import tasks_with_models
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     known = tasks_with_models(folder)
-    shown = [f"{name!r}{_meant(likely_meant(name, known))}" for name in unseen[:_NAMED]]
+    shown = [f"{name!r}{did_you_mean(name, known)}" for name in unseen[:_NAMED]]
     more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
     tasks, are = ("task", "is") if len(unseen) == 1 else ("tasks", "are")
     return (
         f"{len(unseen)} {tasks} without a model file in {folder} {are} predicted from the board alone: "
         f"{', '.join(shown)}{more}."
     )
-
-
-def _meant(names: list[str]) -> str:
-    return f" (did you mean {names[0]!r}?)" if names else ""
 
 
 def _by_model(path: Path, data: Path, interval: float | None) -> tuple[Rows, dict[str, Array]]:
@@ -339,12 +335,12 @@ def withdraw(
     """
     from cloister.app.folder import read_public, remove_task, tasks_with_models
     from cloister.privacy.statement import percent
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     run, known = read_public(folder, types or ()), tasks_with_models(folder)
     if task_name not in known:
         raise InputError(
-            f"{folder} has no model of task {task_name!r}{_meant(likely_meant(task_name, known))}. Nothing "
+            f"{folder} has no model of task {task_name!r}{did_you_mean(task_name, known)}. Nothing "
             "was removed."
         )
     if not force and not json:

@@ -77,9 +77,14 @@ class Answers:
             from cloister.app.source import TableFile
 
             tasks = len(TableFile(self.data, book).ids)
+        elif tasks is None:
+            tasks = len(book.naming.roster) or None
         if tasks is None:
             if not web:
-                raise InputError("How many tasks are there? Name the table, or give --tasks.")
+                raise InputError(
+                    "How many tasks are there? Name the table, give --tasks, or list a roster in the "
+                    "codebook."
+                )
             tasks = 150
         method = Method.shared_prior if self.method is None else self.method
         return Wish(book, tasks, self.target, method, self.rows)
