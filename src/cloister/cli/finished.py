@@ -33,7 +33,7 @@ def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
     r"""Show what all tasks have in common, from the public board alone.
 
     Coefficients of the population in the table's units, with standard errors that count the privacy noise;
-    how far tasks lie apart; and what does not stand out of the noise. All of it is public, and free.
+    how far tasks lie apart; and what does not stand out from the noise. All of it is public, and free.
 
     \b
     For example:
