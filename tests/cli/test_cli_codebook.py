@@ -166,6 +166,11 @@ def test_a_roster_is_held_against_the_table_and_words_are_used(work: Path) -> No
     assert "A fit takes it." in said
     assert f"{len(names)} tasks" in ok("plan", "--codebook", "book.toml")
     ok(*fit())
+    assert f" over {len(names)} schools" in ok("summary", "run")
+    ok("report", "run", "--public", "-o", "page.html")
+    page = " ".join(Path("page.html").read_text(encoding="utf-8").split())
+    assert "Here tasks are schools and rows are pupils." in page
+    assert "schools, each with a model of its own" in page
     Path("book.toml").write_text(f"roster = {json.dumps(['O00', *names[1:]])}\n{words}{BOOK}")
     wrong = "Every school of exam.csv must be on the codebook's roster. Got '000'"
     assert wrong in cloister("codebook", "exam.csv", "--check", "book.toml").stdout

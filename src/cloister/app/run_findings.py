@@ -137,6 +137,7 @@ class RunFindings:
         plan, groups = self.plan, self.plan.algorithm.groups
         name, size = plan.algorithm.plain_name, None if groups is None else len(groups)
         blank = Summary(name, plan.n_tasks, len(plan.rounds), guarantee, size, library=library)
+        blank = blank if self.codebook is None else replace(blank, called=self.codebook.naming.plural)
         if not plan.rounds:
             return replace(blank, notes=(NOTHING_SAID,))
         try:

@@ -158,7 +158,7 @@ def fit(
             table.check()
     if not manner.json:
         say(
-            f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
+            f"{data.name}: {table.codebook.naming.tasks(len(table.ids))} by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.before,
             *_promise(proposal.guarantee, folder, manner.verbose or manner.dry_run),

@@ -36,6 +36,8 @@ class Naming:
     >>> naming = Naming(("Ahlen", "Beckum"), "clinic", "patient")
     >>> naming.tasks(2), naming.rows(1)
     ('2 clinics', '1 patient')
+    >>> naming.explained
+    'Here tasks are clinics and rows are patients.'
     >>> naming.check(["Ahlen", "Bekum"], "stays.csv")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
@@ -79,6 +81,18 @@ class Naming:
         said = {key: value for key, value in asdict(self).items() if value != plain[key]}
         return said | ({"roster": [*self.roster]} if self.roster else {})
 
+    @property
+    def plural(self) -> str:
+        """What tasks are called."""
+        return _plural(self.task_noun)
+
+    @property
+    def explained(self) -> str:
+        """Say what tasks and rows are, where sentences speak of these; nothing if they have no other name."""
+        told = [("tasks", self.plural), ("rows", _plural(self.row_noun))]
+        parts = [f"{word} are {called}" for word, called in told if word != called]
+        return f"Here {' and '.join(parts)}." if parts else ""
+
     def tasks(self, count: int) -> str:
         """Say how many tasks."""
         return _counted(count, self.task_noun)
@@ -114,9 +128,10 @@ class Naming:
 
 
 def _counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural but for one."""
-    if count == 1:
-        return f"1 {noun}"
+    return f"{count} {noun if count == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
-        return f"{count} {noun[:-1]}ies"
-    return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
