@@ -15,7 +15,7 @@ from cloister.audit.auditor import SingleRelease
 from cloister.channel import Channel, Outer, Plain
 from cloister.core.channel import GRID, Round
 from cloister.core.spec import Sender
-from cloister.engines import Local
+from cloister.engines import Local, MultiDevice
 from cloister.engines.workers import check_whole
 from cloister.errors import AlgorithmError, InputError, PlanError, PrivateDataError
 from cloister.learners import Regression
@@ -299,3 +299,10 @@ def test_sums_that_tasks_make_apart_cannot_wrap_together():
     most = (1 << 63) // (plan.n_tasks * GRID**2) - 1
     check_whole(plan_of(rows=most, mechanism=Gaussian(0.2)), apart=True)
     assert plan.n_tasks * most * GRID**2 < 1 << 63 <= plan.n_tasks * rows * GRID**2
+
+
+def test_two_devices_refuse_more_records_than_the_plan_is_for():
+    """Either of the two alone would have held few enough."""
+    plan = plan_of(rows=45, delta=1e-6).calibrate(epsilon=1.0)
+    with pytest.raises(PrivateDataError, match="at most 45 records"):
+        run(plan, TASKS, engine=MultiDevice((Local(), Local())), random_state=0)

@@ -294,7 +294,7 @@ class SecureSum(Trust):
         return self.dropouts > 0
 
     def among_few(self) -> SecureSum:
-        return SecureSum()
+        return SecureSum(curator_noise=self.curator_noise)
 
     @property
     def adversary(self) -> str:
