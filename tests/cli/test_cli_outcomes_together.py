@@ -53,11 +53,14 @@ def test_one_budget_a_folder_for_each_and_all_predictions_in_one_table() -> None
         "--delta",
         0.0025,
     )
+    dry = json.loads(ok(*FIT, "--ledger", "ledger", "--dry-run", "--json"))["ledger"]
+    assert (dry["runs"], dry["spent"]) == (1, 0)
     told = json.loads(ok(*FIT, "--ledger", "ledger", "--share", "score=3", "--json"))
     assert 0.99 < told["guarantee"]["epsilon"] <= 1.0
     alone = [told["outcomes"][name]["epsilon"] for name in ("score", "passed")]
     assert alone[1] < alone[0] < 1.0
     assert len(cl.Ledger.open("ledger").history) == 2
+    assert "This run does not fit" in " ".join(ok(*FIT, "--ledger", "ledger", "--dry-run").split())
     ok("predict", "run", "pupils.csv", "-o", "all.csv")
     table = read_table(Path("all.csv"))
     wanted = {"score.prediction", "score.std", "passed.prediction", "passed.p[yes]", "served_by"}

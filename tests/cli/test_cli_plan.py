@@ -144,6 +144,25 @@ def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:
     assert "that delta would fit" in refused("ledger", "charge", "ledger", "plan.toml")
 
 
+@pytest.mark.parametrize("command", [PLAN, ["fit", *PLAN[1:], "--dry-run", "-o", "new"]], ids=["plan", "fit"])
+def test_a_ledger_that_would_refuse_the_run_is_said_before(work: Path, command: list[str]) -> None:
+    asked = [*command, "--ledger", "ledger"]
+    assert "There is no ledger" in refused(*asked)
+    account = Ledger.create("ledger", "schools", epsilon=1.5, delta=1e-3)
+    assert refused(*asked, "--unit", "record=400").startswith("This account is kept for each task.")
+    ok(*PLAN, "--trust", "silo", "-o", "silo.toml")
+    for left in (0, 1):
+        said, room = " ".join(ok(*asked).split()), json.loads(ok(*asked, "--json"))["ledger"]
+        assert ("This run does not fit" in said) == (room["runs"] == 0) == bool(left)
+        assert len(account.history) == left
+        if not left:
+            ok("ledger", "charge", "ledger", ok(*PLAN, "-o", "plan.toml") and "plan.toml")
+    assert "together they would promise neither" in refused(*asked, "--trust", "silo")
+    Ledger.create("others", "schools", epsilon=1.5, delta=1e-3)
+    ok("ledger", "charge", "others", "silo.toml")
+    assert "together they would promise neither" in refused(*command, "--ledger", "others")
+
+
 def test_no_row_moves_the_plan(work: Path) -> None:
     ok(*PLAN, "-o", "before.toml")
     lines = Path("exam.csv").read_text().splitlines()

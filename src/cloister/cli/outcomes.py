@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +64,14 @@ def fit_outcomes(
             for name, plan in together.plans.items()
         },
     }
+    room = None
+    if manner.dry_run and ledger is not None:
+        room = ledger.balance.room_for(together.cost_under(ledger.relation))
     if not manner.json:
         _promise(together)
+        say(*filter(None, [room]), apart=True)
     if manner.dry_run:
-        return emit(document) if manner.json else None
+        return emit(document | ({} if room is None else {"ledger": asdict(room)})) if manner.json else None
     done = _begin(folder, together, manner.force)
     with advance("Reading"):
         for table, _ in proposals.values():

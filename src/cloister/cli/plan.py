@@ -188,7 +188,9 @@ def plan(
         raise InputError("A plan to run needs the table's codebook. Add --codebook FILE, or leave -o out.")
     file = None if output is None else absent(output, force)
     ledger = account.open()
-    room = None if ledger is None else ledger.balance.room_for(wish.plan.cost_under(ledger.relation))
+    room = None
+    if ledger is not None:
+        room = ledger.balance.room_for(wish.plan.cost_under(ledger.relation), trusted.value.adversary)
     document = _document(wish) | ({} if room is None else {"ledger": asdict(room)})
     if file is not None:
         wish.plan.save(file)
