@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import ok, refused
+from cli_helpers import cloister, ok, refused
 
 import cloister as cl
 from cloister.app.predict import write_csv
+from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.table_files import read_table
 
 BOOK = """
@@ -92,3 +93,47 @@ def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
     assert "outcomes share one budget" in ok(*FIT, "--dry-run")
     assert not Path("run").exists()
+
+
+def test_whoever_gets_one_outcome_reads_what_all_cost_together() -> None:
+    told = json.loads(ok(*FIT, "--json"))["guarantee"]
+    rate = percent(told["detection"]["at_most"])
+    both = f"one of 2 outcomes under one budget: together epsilon {rounded_up(told['epsilon'])}"
+    alone = percent(json.loads(Path("run/score/guarantee.json").read_text())["detection"]["at_most"])
+    assert alone != rate
+    ok("verify", "run/score")
+    ok("report", "run", "--public")
+    ok("report", "run/score")
+    said = [" ".join(ok("summary", place).split()) for place in ("run", "run/score")]
+    said += [Path(f"run/{name}/guarantee.txt").read_text() for name in ("score", "passed")]
+    said += [Path(f"run-{page}-public.html").read_text().replace("\xa0", " ") for page in ("score", "passed")]
+    said += [Path("score-operator.html").read_text().replace("\xa0", " ")]
+    assert all(both in one and f"at most {rate} of cases" in one for one in said)
+    assert all(f"with all 2 outcomes {rate}" in page for page in said[-3:])
+    assert "Outcome score\n" in ok("summary", "run")
+    assert "Leave --interval out, or predict run/score." in refused(
+        "predict", "run", "pupils.csv", "--interval", 0.9
+    )
+    shutil.copytree("run/score", "sent")  # without the other
+    assert both in " ".join(ok("summary", "sent").split())
+    for command in (["account"], ["audit"], ["show"], ["replay", "--task-name", "1"]):
+        more = ["pupils.csv"] if "replay" in command else []
+        assert "run holds several outcomes: name one, such as run/score" in refused(
+            command[0], "run", *more, *command[1:]
+        )
+
+
+def test_verify_goes_through_all_and_computes_what_they_cost_together() -> None:
+    told = json.loads(ok(*FIT, "--json"))["guarantee"]
+    assert "Outcome passed" in ok("verify", "run")
+    found = json.loads(ok("verify", "run", "--json"))
+    assert found["ok"]
+    assert found["holds"]
+    assert found["guarantee"]["epsilon"] == pytest.approx(told["epsilon"], rel=1e-9)
+    place = Path("run/outcomes.json")
+    document = json.loads(place.read_text())
+    document["guarantee"]["epsilon"] = 0.5
+    place.write_text(json.dumps(document))
+    lied = cloister("verify", "run")
+    assert lied.exit_code == 1
+    assert "it says epsilon = 0.5" in " ".join(lied.stdout.split())

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +19,13 @@ from pathlib import Path
 from cloister.app.choice import cost_together, guarantee_together
 from cloister.app.task_model import names_of_files
 from cloister.core.document import check_format
-from cloister.core.errors import BudgetError, InputError, PlanError
+from cloister.core.errors import BudgetError, CloisterError, InputError, PlanError
 from cloister.core.lifts import Relation
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee, NoiseMade
+from cloister.privacy.guarantee import Guarantee, NoiseMade, OneOf
 from cloister.privacy.randomness import Origin
 from cloister.privacy.unit import Unit
 from cloister.store.files import write_file
@@ -172,6 +173,41 @@ def outcome_folders(folder: Path) -> dict[str, Path]:
 def runs_in(folder: Path) -> dict[str, Path]:
     """Return the folders of all runs of a place: those of its outcomes, or its own, without a name."""
     return outcome_folders(folder) if has_outcomes(folder) else {"": folder}
+
+
+def promised_together(folder: Path) -> Guarantee:
+    """Read what a folder of several outcomes says that they promise together."""
+    try:
+        return Guarantee.from_dict(json.loads((folder / PLACE).read_text(encoding="utf-8"))["guarantee"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{folder / PLACE} must have the guarantee of all outcomes. Restore it.") from None
+
+
+def one_of(folder: Path, types: Iterable[object] | None = None) -> OneOf | None:
+    """Return what a run promises together with the outcomes beside it; None of one that stands alone.
+
+    With types it is computed from all plans that are beside it. It is as promised while some are missing or
+    are written; of a folder that was taken away from the others, as its own guarantee says.
+    """
+    whole = folder.resolve()
+    home = whole.parent
+    own = {place.name: place for place in outcome_folders(home).values()} if has_outcomes(home) else {}
+    if not any(whole.name == name or whole.name.startswith(f".{name}.") for name in own):
+        return _said_alone(whole)
+    told = promised_together(home)
+    if types is not None:
+        given = list(types)
+        with suppress(OSError, CloisterError):  # the others may not be there yet
+            told = Outcomes({name: Plan.load(own[name] / "plan.toml", given) for name in own}).guarantee
+    return OneOf(len(own), told.epsilon, told.delta, told.detection())
+
+
+def _said_alone(folder: Path) -> OneOf | None:
+    try:
+        document = json.loads((folder / "guarantee.json").read_text(encoding="utf-8"))
+        return OneOf.from_dict(document["one_of"]) if "one_of" in document else None
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None  # of an earlier version, or one that `cloister verify` refuses
 
 
 def read_outcomes(folder: Path, part: str) -> dict[str, str]:

@@ -211,6 +211,8 @@ def short_guarantee(guarantee: Guarantee) -> str:
     said = (
         f"{price}-joint differential privacy for each {guarantee.unit}, relation {guarantee.relation}; {rate}"
     )
+    if guarantee.one_of is not None:
+        said += f"; this is {guarantee.one_of}"
     if not guarantee.holds:
         return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
     return f"{said}; the guarantee says more"

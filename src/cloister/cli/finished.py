@@ -47,7 +47,9 @@ def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
     if json:
         each = {name: one.to_dict() for name, one in found.items()}
         return emit(each if len(each) > 1 else next(iter(each.values())))
-    return typer.echo("\n\n".join(map(str, found.values())))
+    return typer.echo(
+        "\n\n".join(f"Outcome {name}\n\n{one}" if name else str(one) for name, one in found.items())
+    )
 
 
 def show(place: _Place, task: _Task = None, types: Types = None, json: Json = False) -> None:
@@ -183,8 +185,18 @@ def _by_outcomes(
 ) -> tuple[Rows, dict[str, Array], int]:
     """Predict by a run's folder, or every outcome by its own in a folder of several: columns of its name."""
     from cloister.app.outcomes import runs_in
+    from cloister.tables.codebook import Codebook
 
     places = runs_in(folder)
+    if interval is not None and len(places) > 1:
+        books = {name: Codebook.load(place / "codebook.toml") for name, place in places.items()}
+        classes = [name for name, book in books.items() if book.classes is not None]
+        numbers = [f", or predict {places[name]}" for name in books if name not in classes]
+        if classes:
+            raise InputError(
+                f"Intervals are for numbers, and {classes[0]!r} has classes. Leave --interval out"
+                f"{''.join(numbers[:1])}."
+            )
     found = {name: _by_folder(place, data, interval, types) for name, place in places.items()}
     rows, added, unseen = next(iter(found.values()))
     if len(found) == 1:

@@ -222,6 +222,8 @@ def _warnings(g: Guarantee, silent: bool) -> Iterator[str]:
         yield f"DOES NOT HOLD: {'; '.join(g.reasons)}. What follows would hold otherwise."
     if g.unproven:
         yield f"NOT PROVEN TO THE LAST BIT: {'; '.join(g.unproven)}."
+    if g.one_of is not None:
+        yield f"NOT THE WHOLE PRICE: this is {g.one_of}."
     if g.all_runs is not None:
         yield from _warnings_of_others(g, g.all_runs)
     if g.holds and g.detection() >= HARDLY:

@@ -145,6 +145,7 @@ class PublicPart:
             "guarantee": self.guarantee,
             "statement": self.guarantee.statement,
             "rate": percent(self.guarantee.detection()),
+            "percent": percent,
             "by_chance": round(100 * FALSE_ALARMS),
             "found": per_hundred(self.guarantee.detection()),
             "record": self.record,
@@ -218,7 +219,9 @@ class PublicPart:
             return f"{tasks} learned together, and the guarantee does not hold"
         rate = percent(told.detection())
         one = "one of them" if told.unit == "task" else told.some(1)
-        return f"{tasks} learned together: what {one} holds is detected in at most {rate} of cases"
+        whole = told.one_of
+        more = "" if whole is None else f", with all {whole.outcomes} outcomes {percent(whole.detection)}"
+        return f"{tasks} learned together: what {one} holds is detected in at most {rate} of cases{more}"
 
     @property
     def _about(self) -> str:
