@@ -67,9 +67,8 @@ def test_tasks_choose_among_methods_and_the_whole_is_priced(vote: Path) -> None:
     ok("verify", "copy")
     assert contents(Path("copy")).keys() == contents(Path("run")).keys()
     before = contents(vote)
-    more = ("fit", "exam.csv", "--codebook", "book.toml", "-o", "more", *SEVERAL, "--ledger", "ledger")
-    assert "the budget is 1.2" in refused(*more)
-    assert json.loads(ok(*more, "--dry-run", "--json"))["ledger"]["runs"] == 0
+    more = refused("fit", "exam.csv", "--codebook", "book.toml", "-o", "more", *SEVERAL, "--ledger", "ledger")
+    assert "the budget is 1.2" in more
     assert contents(vote).keys() == before.keys()
 
 

@@ -338,7 +338,8 @@ class TableFolder(TableFile):
             advance=advance,
         )
 
-    def _listed(self) -> Array:
+    @cached_property
+    def ids(self) -> Array:
         if self.labels is not None:
             return np.array([*self.labels])
         return self._source.task_names(self.task)
