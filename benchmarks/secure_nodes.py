@@ -155,13 +155,13 @@ def end_to_end(figures: Figures) -> Table:
 
 
 def run(quick: bool) -> tuple[Figures, Targets, dict[str, Table]]:
-    rows = [["nodes", "numbers", *trusts(NODES[0])]]
+    rows = [["nodes × numbers", *trusts(NODES[0])]]
     figures: Figures = {}
     with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
         cost(NODES[0], NUMBERS[0], Trust.secure_sum(1), pool)  # not counted: modules are imported in it
         for size in NUMBERS[: 1 if quick else None]:
             for nodes in NODES[: 1 if quick else None]:
-                rows.append([str(nodes), f"{size:,}"])
+                rows.append([f"{nodes} × {size:,}"])
                 for who, trust in trusts(nodes).items():
                     found = cost(nodes, size, trust, pool)
                     for of, value in zip(("ms", "kB up", "kB down"), found, strict=True):

@@ -92,12 +92,12 @@ def with_drop_outs(tasks: int, size: int) -> tuple[float, float, float]:
 
 def run(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
     kinds = {"all or wait": without_drop_outs, "a tenth drop out": with_drop_outs}
-    rows = [["tasks", "numbers", *(f"{kind}: {of}" for kind in kinds for of in COLUMNS)]]
+    rows = [["tasks × numbers", *(f"{kind}: {of}" for kind in kinds for of in COLUMNS)]]
     figures: Figures = {}
     targets: Targets = {}
     for tasks in TASKS[: 1 if quick else None]:
         for size in NUMBERS[: 1 if quick else None]:
-            rows.append([str(tasks), f"{size:,}"])
+            rows.append([f"{tasks} × {size:,}"])
             for kind, function in kinds.items():
                 found = function(tasks, size)
                 figures |= {
