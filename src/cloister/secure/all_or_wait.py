@@ -31,6 +31,34 @@ class Member:
         The task's secrets.
     memory : Memory
         What it has committed itself to.
+
+    Notes
+    -----
+    Keys are HKDF-SHA256's without salt, of `encoded("cloister secure sum 1", purpose, ...)`: each part after
+    its length in 8 bytes, little-endian, numbers and names as text. A mask is ChaCha20's key stream from
+    counter 0 under a nonce of zeros, in words of 64 bits, little-endian.
+
+    Examples
+    --------
+    Test vectors for another implementation, of three tasks:
+
+    >>> from cloister.privacy.trust import SecureSum
+    >>> from cloister.secure.primitives import identity
+    >>> from cloister.secure.session import Session, ShortMemory, Signer
+    >>> signers = [Signer(i, identity=bytes([i]) * 32, secret=bytes([16 + i]) * 32) for i in range(3)]
+    >>> session = Session("vectors", "plan", SecureSum(), tuple(identity(s.identity) for s in signers))
+    >>> session.setup.hex()
+    'b5a59950b09d5930bbcc5dbcb759191cadd5d8a7b0efd65c0d7dfe3b9b82cb77'
+    >>> members = [Member(session, signer, ShortMemory()) for signer in signers]
+    >>> offers = [member.offer() for member in members]
+    >>> offers[0].pair.hex()
+    '91b0f048c574f845b11c41d1be6bc8f68842a72cfffd48112a0b5a0723281851'
+    >>> for member in members:
+    ...     member.join(offers)
+    ...     print(member.mask(round=0, head=bytes(32), message=np.array([1, -2])).tolist())
+    [4978547792974519297, 14931850672710089639]
+    [14528173025261791923, 16796961323415561605]
+    [17386767329182792015, 5164676151293451982]
     """
 
     session: Session
