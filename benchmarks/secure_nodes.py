@@ -166,7 +166,7 @@ def run(quick: bool) -> tuple[Figures, Targets, dict[str, Table]]:
                     found = cost(nodes, size, trust, pool)
                     for of, value in zip(("ms", "kB up", "kB down"), found, strict=True):
                         figures[f"{who} {nodes} {size} {of}"] = value
-                    rows[-1].append("{:,.0f} ms, {:,.0f} + {:,.0f} kB".format(*found))
+                    rows[-1].append(f"{found[0]:,.0f} ms, {found[1] + found[2]:,.0f} kB")
                 print(" | ".join(rows[-1]), flush=True)
     tables = {NAME: rows}
     return figures, {}, tables if quick else tables | {"end to end": end_to_end(figures)}
