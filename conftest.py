@@ -32,7 +32,7 @@ except ImportError:
 #: Files without examples, and those that cannot be read without an optional package.
 _TRITON = [
     "networks/card_noise.py",
-    *(f"networks/{name}.py" for name in ("convolutions", "kernel_selection")),
+    *(f"networks/{name}.py" for name in ("convolutions", "kernel_selection", "norm_kernel")),
 ]
 _unreadable = () if importlib.util.find_spec("triton") else _TRITON
 collect_ignore = ["conftest.py", "docs/gallery", *(f"src/cloister/{name}" for name in _unreadable)]

@@ -73,7 +73,7 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     root = points[-1]
     for _ in range(8):
         miss = 0.35 * ((points - root) ** 2).sum(axis=1) / clip / np.sqrt(d)
-        w = 1 / (noise**2 + miss**2)
+        w = 1 / (noise**2 + miss**2 + (1e-3 * clip) ** 2)
         origin = np.average(points, axis=0, weights=w)
         x, level = points - origin, np.average(heard, axis=0, weights=w)
         g = heard - level
@@ -160,7 +160,7 @@ def test_it_is_public_and_within_80_columns(model, tmp_path):
 
 def test_what_is_not_heard_is_said():
     summary = fitted(3, epsilon=0.02).summary()
-    assert "does not stand out of the noise" in " ".join(str(summary).split())
+    assert "does not stand out from the noise" in " ".join(str(summary).split())
     blank = replace(summary, coefficients=(Coefficient("age"),))
     assert "age  not heard" in str(blank)
     assert all(c.estimate is c.std_error is c.spread is None for c in summary.coefficients)

@@ -67,8 +67,9 @@ def test_tasks_choose_among_methods_and_the_whole_is_priced(vote: Path) -> None:
     ok("verify", "copy")
     assert contents(Path("copy")).keys() == contents(Path("run")).keys()
     before = contents(vote)
-    more = refused("fit", "exam.csv", "--codebook", "book.toml", "-o", "more", *SEVERAL, "--ledger", "ledger")
-    assert "the budget is 1.2" in more
+    more = ("fit", "exam.csv", "--codebook", "book.toml", "-o", "more", *SEVERAL, "--ledger", "ledger")
+    assert "the budget is 1.2" in refused(*more)
+    assert json.loads(ok(*more, "--dry-run", "--json"))["ledger"]["runs"] == 0
     assert contents(vote).keys() == before.keys()
 
 

@@ -155,3 +155,24 @@ def test_check_says_how_to_mend_what_people_write(work: Path) -> None:
     assert "Mend the cells: score: write a number in every cell, or leave it empty" in said
     Path("slip.toml").write_text(BOOK.replace("[5, 20]", "[5, 20"))
     assert refused("codebook", "exam.csv", "--check", "slip.toml").endswith("Mend that line.")
+
+
+def test_a_roster_is_held_against_the_table_and_words_are_used(work: Path) -> None:
+    names = sorted(set(pupils()["school"].tolist()))
+    words = 'task_noun = "school"\nrow_noun = "pupil"\n'
+    Path("book.toml").write_text(f"roster = {json.dumps(names)}\n{words}{BOOK}")
+    said = ok("codebook", "exam.csv", "--check", "book.toml")
+    assert f"{len(names)} schools by column 'school', of 4 to 11 pupils each" in said
+    assert "A fit takes it." in said
+    assert f"{len(names)} tasks" in ok("plan", "--codebook", "book.toml")
+    ok(*fit())
+    assert f" over {len(names)} schools" in ok("summary", "run")
+    ok("report", "run", "--public", "-o", "page.html")
+    page = " ".join(Path("page.html").read_text(encoding="utf-8").split())
+    assert "Here tasks are schools and rows are pupils." in page
+    assert "schools, each with a model of its own" in page
+    Path("book.toml").write_text(f"roster = {json.dumps(['O00', *names[1:]])}\n{words}{BOOK}")
+    wrong = "Every school of exam.csv must be on the codebook's roster. Got '000'"
+    assert wrong in cloister("codebook", "exam.csv", "--check", "book.toml").stdout
+    assert refused(*fit()).startswith(wrong)
+    assert refused("plan", "exam.csv", "--codebook", "book.toml").startswith(wrong)

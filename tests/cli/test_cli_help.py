@@ -63,7 +63,7 @@ COMMANDS = [
         "museum",
     ),
     *(f"ledger {name}" for name in ("create", "show", "charge", "history")),
-    *(f"node {name}" for name in ("init", "approve", "link", "run", "status", "compare")),
+    *(f"node {name}" for name in ("init", "approve", "link", "run", "status", "model", "compare")),
     *(f"deploy {name}" for name in ("init", "add", "roster", "try", "serve", "start", "status")),
 ]
 

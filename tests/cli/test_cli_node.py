@@ -16,6 +16,7 @@ from cli_helpers import BOOK, cloister, ok, pupils, refused
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
 from cloister.app.predict import write_csv
 from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
+from cloister.app.task_model import TaskModel
 from cloister.core.roster import Roster
 from cloister.engines import RemoteNodes
 from cloister.errors import PrivateDataError
@@ -156,7 +157,17 @@ def test_three_owners_take_part(office: Path) -> None:
     assert told.exit_code == 3
     assert told.stdout.startswith("FORKED")
     assert json.loads(ok("node", "status", "n000", "--json"))["spent"]["epsilon"] > 1
-    private = [path for path in Path("n000").rglob("*") if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    assert "private" in ok("node", "model", "n000", "--run", "exam-2026", "-o", "own.json")
+    assert "Task 000" in ok("show", "own.json")
+    write_csv(Path("own.csv"), {name: column[:20] for name, column in pupils(1).items()})
+    ok("predict", "own.csv", "--model", "own.json", "-o", "predicted.csv")
+    own, same = TaskModel.load("own.json"), Node("n000").model("exam-2026")
+    np.testing.assert_array_equal(own.weights, same["coef"])
+    private = [
+        path
+        for path in [*Path("n000").rglob("*"), Path("own.json")]
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
     assert private == []
 
 

@@ -11,9 +11,8 @@ import pytest
 from cli_helpers import cloister, ok, refused
 
 import cloister as cl
-import cloister.app.fit as cloister_fit
 from cloister.app.predict import write_csv
-from cloister.engines.curator import Curator
+from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.table_files import read_table
 
 BOOK = """
@@ -55,11 +54,14 @@ def test_one_budget_a_folder_for_each_and_all_predictions_in_one_table() -> None
         "--delta",
         0.0025,
     )
+    dry = json.loads(ok(*FIT, "--ledger", "ledger", "--dry-run", "--json"))["ledger"]
+    assert (dry["runs"], dry["spent"]) == (1, 0)
     told = json.loads(ok(*FIT, "--ledger", "ledger", "--share", "score=3", "--json"))
     assert 0.99 < told["guarantee"]["epsilon"] <= 1.0
     alone = [told["outcomes"][name]["epsilon"] for name in ("score", "passed")]
     assert alone[1] < alone[0] < 1.0
     assert len(cl.Ledger.open("ledger").history) == 2
+    assert "This run does not fit" in " ".join(ok(*FIT, "--ledger", "ledger", "--dry-run").split())
     ok("predict", "run", "pupils.csv", "-o", "all.csv")
     table = read_table(Path("all.csv"))
     wanted = {"score.prediction", "score.std", "passed.prediction", "passed.p[yes]", "served_by"}
@@ -83,44 +85,6 @@ def test_what_was_left_goes_on_and_nothing_is_charged_twice() -> None:
     assert len(cl.Ledger.open("ledger").history) == 3  # the folder that was removed had been paid for
 
 
-def killed(*given: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("part", "rounds"), [("secret", "collect"), ("complete", "put_in_place")])
-def test_a_run_that_was_killed_after_its_charge_goes_on_in_an_exact_account(
-    monkeypatch: pytest.MonkeyPatch, part: str, rounds: str
-) -> None:
-    ok("ledger", "create", "ledger", "--population", "pupils", "--tasks", 40, "--epsilon", 1, "--delta", 1e-3)
-    fit = (*FIT, "--ledger", "ledger", "--delta", 1e-3)
-    with monkeypatch.context() as patched:
-        patched.setattr(*((Curator, rounds) if rounds == "collect" else (cloister_fit, rounds)), killed)
-        assert cloister(*fit).exit_code != 0
-    charged = cl.Ledger.open("ledger")
-    assert len(charged.history) == 1
-    assert Path("run/.score.unfinished", part).is_file()
-    assert "do not fit" in refused(*fit[:4], "-o", "other", *fit[6:])
-    ok(*fit)
-    assert len(charged.history) == 2
-    assert 0.99 < charged.spent <= 1.0
-
-
-def test_a_run_that_was_made_again_by_itself_is_not_of_what_is_promised_together() -> None:
-    ok(*FIT)
-    ok(*FIT[:-1], "twin")
-    shutil.rmtree("run/score")
-    shutil.move("twin/score", "run/score")  # of the same plan
-    assert "run/score is another run than run/outcomes.json" in refused("summary", "run")
-    one = ("fit", "pupils.csv", "--codebook", "book.toml", "--target", "score", "-o", "run/score")
-    ok(*one, "--epsilon", 4, "--force")
-    before = json.loads(Path("run/outcomes.json").read_text())
-    Path("run/outcomes.json").write_text(json.dumps({n: v for n, v in before.items() if n != "heads"}))
-    with pytest.raises(cl.errors.InputError, match="is another run"):  # there were no heads once: by its plan
-        cl.load("run")
-    ok(*FIT, "--force")
-    assert len(cl.load("run").outcomes_) == 2
-
-
 def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     ok("fit", "pupils.csv", "--codebook", "book.toml", "--target", "passed", "-o", "one")
     assert cl.load("one").codebook_.target.name == "passed"
@@ -129,3 +93,47 @@ def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
     assert "outcomes share one budget" in ok(*FIT, "--dry-run")
     assert not Path("run").exists()
+
+
+def test_whoever_gets_one_outcome_reads_what_all_cost_together() -> None:
+    told = json.loads(ok(*FIT, "--json"))["guarantee"]
+    rate = percent(told["detection"]["at_most"])
+    both = f"one of 2 outcomes under one budget: together epsilon {rounded_up(told['epsilon'])}"
+    alone = percent(json.loads(Path("run/score/guarantee.json").read_text())["detection"]["at_most"])
+    assert alone != rate
+    ok("verify", "run/score")
+    ok("report", "run", "--public")
+    ok("report", "run/score")
+    said = [" ".join(ok("summary", place).split()) for place in ("run", "run/score")]
+    said += [Path(f"run/{name}/guarantee.txt").read_text() for name in ("score", "passed")]
+    said += [Path(f"run-{page}-public.html").read_text().replace("\xa0", " ") for page in ("score", "passed")]
+    said += [Path("score-operator.html").read_text().replace("\xa0", " ")]
+    assert all(both in one and f"at most {rate} of cases" in one for one in said)
+    assert all(f"with all 2 outcomes {rate}" in page for page in said[-3:])
+    assert "Outcome score\n" in ok("summary", "run")
+    assert "Leave --interval out, or predict run/score." in refused(
+        "predict", "run", "pupils.csv", "--interval", 0.9
+    )
+    shutil.copytree("run/score", "sent")  # without the other
+    assert both in " ".join(ok("summary", "sent").split())
+    for command in (["account"], ["audit"], ["show"], ["replay", "--task-name", "1"]):
+        more = ["pupils.csv"] if "replay" in command else []
+        assert "run holds several outcomes: name one, such as run/score" in refused(
+            command[0], "run", *more, *command[1:]
+        )
+
+
+def test_verify_goes_through_all_and_computes_what_they_cost_together() -> None:
+    told = json.loads(ok(*FIT, "--json"))["guarantee"]
+    assert "Outcome passed" in ok("verify", "run")
+    found = json.loads(ok("verify", "run", "--json"))
+    assert found["ok"]
+    assert found["holds"]
+    assert found["guarantee"]["epsilon"] == pytest.approx(told["epsilon"], rel=1e-9)
+    place = Path("run/outcomes.json")
+    document = json.loads(place.read_text())
+    document["guarantee"]["epsilon"] = 0.5
+    place.write_text(json.dumps(document))
+    lied = cloister("verify", "run")
+    assert lied.exit_code == 1
+    assert "it says epsilon = 0.5" in " ".join(lied.stdout.split())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import cloister, ok, refused
+from cli_helpers import BOOK, cloister, ok, refused
 from typer.testing import CliRunner
 
 from cloister import Codebook, Ledger, Plan, Trust, Unit
@@ -78,6 +78,32 @@ def test_whom_tasks_trust(work: Path) -> None:
     assert "2 that neither drop out nor collude" in said
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--unit", "record=400", "--epsilon", 2],
+        ["--relation", "zero_out", "--delta", 1e-4, "--method", "low-rank"],
+        ["--detection", 0.10],
+    ],
+)
+def test_the_printed_command_runs_the_plan_that_was_shown(work: Path, options: list[object]) -> None:
+    """Also of one target among several, and charged to the ledger that was asked."""
+    several = BOOK.replace("[target]", '[[target]]\nname = "late"\nbounds = [0, 1]\n[[target]]')
+    Path("book.toml").write_text(several)
+    ok(*PLAN, "--target", "score", *options, "-o", "plan.toml")
+    plan = Plan.load("plan.toml")
+    account = {"epsilon": 4, "delta": 1e-3, "relation": plan.relation, "unit": plan.guarantee.unit}
+    Ledger.create("ledger", "ours", n_tasks=plan.senders, **account)
+    (command,) = (
+        line.split()[1:]
+        for line in ok(*PLAN, "--target", "score", *options, "--ledger", "ledger").splitlines()
+        if line.startswith("  cloister fit")
+    )
+    ok(*command, "-o", "ours")
+    assert Plan.load("ours/plan.toml") == plan
+    assert len(Ledger.open("ledger").history) == 1
+
+
 def test_who_is_protected(work: Path) -> None:
     """A plan by record says so, is priced for as many, runs and verifies; others' options are refused."""
     said = " ".join(ok(*PLAN, "--unit", "record=400", "-o", "plan.toml").split())
@@ -116,6 +142,25 @@ def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:
     assert (full["spent"], full["remaining"], full["runs"]) == (account.spent, account.remaining, 0)
     assert "This run does not fit" in " ".join(ok(*PLAN, "--ledger", "ledger").split())
     assert "that delta would fit" in refused("ledger", "charge", "ledger", "plan.toml")
+
+
+@pytest.mark.parametrize("command", [PLAN, ["fit", *PLAN[1:], "--dry-run", "-o", "new"]], ids=["plan", "fit"])
+def test_a_ledger_that_would_refuse_the_run_is_said_before(work: Path, command: list[str]) -> None:
+    asked = [*command, "--ledger", "ledger"]
+    assert "There is no ledger" in refused(*asked)
+    account = Ledger.create("ledger", "schools", epsilon=1.5, delta=1e-3)
+    assert refused(*asked, "--unit", "record=400").startswith("This account is kept for each task.")
+    ok(*PLAN, "--trust", "silo", "-o", "silo.toml")
+    for left in (0, 1):
+        said, room = " ".join(ok(*asked).split()), json.loads(ok(*asked, "--json"))["ledger"]
+        assert ("This run does not fit" in said) == (room["runs"] == 0) == bool(left)
+        assert len(account.history) == left
+        if not left:
+            ok("ledger", "charge", "ledger", ok(*PLAN, "-o", "plan.toml") and "plan.toml")
+    assert "together they would promise neither" in refused(*asked, "--trust", "silo")
+    Ledger.create("others", "schools", epsilon=1.5, delta=1e-3)
+    ok("ledger", "charge", "others", "silo.toml")
+    assert "together they would promise neither" in refused(*command, "--ledger", "others")
 
 
 def test_no_row_moves_the_plan(work: Path) -> None:

@@ -187,4 +187,5 @@ def test_replay_and_gain_refuse(work: Path) -> None:
     shutil.copy("book.toml", "run/codebook.toml")
     text = Path("run/codebook.toml").read_text().replace('"M"]', '"M", "X"]')
     Path("run/codebook.toml").write_text(text)
-    assert "Take the codebook of this run." in refused("replay", "run", "exam.csv", "--task-name", "000")
+    said = refused("replay", "run", "exam.csv", "--task-name", "000")
+    assert "Take the codebook that the plan was made with." in said

@@ -144,8 +144,10 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
 
 #: Starts a process that ends when it is told to, and one that does not listen; then does nothing.
 STARTS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup ignore it, and so would this
 from cloister.nodes.deploy.processes import Processes
 
 with Processes.at(Path(sys.argv[1])) as processes:

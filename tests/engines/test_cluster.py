@@ -425,7 +425,7 @@ def test_a_sum_that_its_tasks_cannot_have_made_is_refused():
 def test_more_tasks_than_64_bits_can_sum_are_refused():
     plan = Plan(LowRank(LeastSquares(2)), Gaussian(1.0), n_tasks=2**27)
     check_whole(Plan(plan.algorithm, plan.mechanism, n_tasks=2**27 - 1))
-    with pytest.raises(PlanError, match="fewer than 134217728 tasks"):
+    with pytest.raises(PlanError, match="fewer than 134217728 messages"):
         check_whole(plan)
 
 

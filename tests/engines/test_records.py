@@ -15,7 +15,8 @@ from cloister.audit.auditor import SingleRelease
 from cloister.channel import Channel, Outer, Plain
 from cloister.core.channel import GRID, Round
 from cloister.core.spec import Sender
-from cloister.engines import Local
+from cloister.engines import Local, MultiDevice
+from cloister.engines.workers import check_whole
 from cloister.errors import AlgorithmError, InputError, PlanError, PrivateDataError
 from cloister.learners import Regression
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz
@@ -286,3 +287,22 @@ def test_whose_a_row_is_goes_with_it():
     assert records.y[:, 0].tolist() == [1, 3, 0]
     with pytest.raises(InputError, match="person must have one entry a row, 6"):
         Tasks.from_arrays(np.eye(6), np.arange(6.0), [1, 0, 1, 0, 0, 0], person=person[:5])
+
+
+def test_sums_that_tasks_make_apart_cannot_wrap_together():
+    """Tasks lie as high as the range of a sum allows: one record of another must not decide a sign."""
+    rows = 1 << 25
+    plan = plan_of(rows=rows, mechanism=Gaussian(0.2))
+    check_whole(plan)  # in one process all tasks together have no more records than that
+    with pytest.raises(PlanError, match="exact for fewer than"):
+        check_whole(plan, apart=True)
+    most = (1 << 63) // (plan.n_tasks * GRID**2) - 1
+    check_whole(plan_of(rows=most, mechanism=Gaussian(0.2)), apart=True)
+    assert plan.n_tasks * most * GRID**2 < 1 << 63 <= plan.n_tasks * rows * GRID**2
+
+
+def test_two_devices_refuse_more_records_than_the_plan_is_for():
+    """Either of the two alone would have held few enough."""
+    plan = plan_of(rows=45, delta=1e-6).calibrate(epsilon=1.0)
+    with pytest.raises(PrivateDataError, match="at most 45 records"):
+        run(plan, TASKS, engine=MultiDevice((Local(), Local())), random_state=0)

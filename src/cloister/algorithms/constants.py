@@ -76,7 +76,7 @@ class MeanConstants:
     far: float = derived(1.0, "clips between start and mean, beforehand: no offset is longer")
     curved: float = tuned(0.35, "what a round from a clip away is wrong by: clipping bends the line")
     steps: int = derived(8, "repetitions until it stays")
-    exact: float = derived(1e-12, "variance of noise that is rounding")
+    finest: float = tuned(1e-3, "noise in clips that is not told from a line which is not quite one")
     surprise: float = tuned(1.0, "deviations above pure noise at which a mean starts to move")
     surprise_later: float = derived(3.0, "where an earlier run's mean would be left: 1 in 700 by chance")
     longest: float = derived(4.0, "squared length of noise, in clips: twice that of any offset")
@@ -166,7 +166,7 @@ class StackingConstants:
 
     blends: int = tuned(5, "blends that a task weighs, from none to all of the shared model", "family-harm")
     folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
-    worth: float = derived(2.0, "rows that the prior of blends is worth: what a flat one is, at a half")
+    worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
     followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
     many: float = tuned(16.0, "rows from which on blends that are nearly alike are told apart", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")

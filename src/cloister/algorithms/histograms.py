@@ -40,7 +40,7 @@ SPREADS = 2.0 ** (-np.arange(2, HISTOGRAM.finest) / 2)
 
 
 def legible_share(records: float, mu: float, columns: int, deviations: float) -> float:
-    """Return the share of the squared budget at which a bin of a usual column stands so far out of the noise.
+    """Return the share of the squared budget at which a usual column's bin stands so far out from the noise.
 
     Examples
     --------

@@ -91,7 +91,7 @@ def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
 def significant_window(
     counts: Floats, noise: float, least: float = SEARCH.significant
 ) -> tuple[int, int] | None:
-    """Return the window of bins (its first, and the one after its last) that stands out of the noise most.
+    """Return the window of bins (its first, and the one after its last) that stands out from the noise most.
 
     None if none stands out by `least` deviations. Of windows that stand out alike it is the first of the
     narrowest, whatever the last bits of noise say.
@@ -358,7 +358,7 @@ class Locate:
 
     Notes
     -----
-    Where targets are is used if a window of bins stands out of the noise (`found` is 1, or 2 for their spread
+    Where targets are is used if a window stands out from the noise (`found` is 1, or 2 for their spread
     as well). A column is changed only if its spread is found, in the last round; it may be without its place,
     and the center is then that of the bounds. Units are 1 at most: nothing is made coarser. Rows that are
     longer than 1 in the new units are made shorter at home, all of a task's rows and targets by one factor,

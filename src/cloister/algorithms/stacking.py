@@ -89,9 +89,9 @@ def log_prior(estimate: Floats, rows: Floats, caution: NumberCaution | ClassCaut
     Examples
     --------
     >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0), NUMBERS)).round(3).T.tolist()
-    [[0.998, 0.002, 0.001, 0.0, 0.0]]
+    [[0.998, 0.002, 0.0, 0.0, 0.0]]
     >>> np.exp(log_prior(np.array([0.9, 0.05]), np.full(1, 5.0), NUMBERS)).round(2).T.tolist()
-    [[0.0, 0.01, 0.03, 0.1, 0.85]]
+    [[0.0, 0.0, 0.02, 0.13, 0.84]]
     """
     part, error = map(float, estimate)
     expected = caution.unheard

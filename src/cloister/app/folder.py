@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cloister.app.choice import Choice
+from cloister.app.outcomes import has_outcomes, one_of, outcome_folders
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.run_record import RunRecord
 from cloister.app.task_model import (
@@ -90,6 +91,7 @@ def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
             f"Name {path}/plan.toml to look at the plan of the chosen run alone."
         )
     if path.is_dir():
+        _refuse_several(path)
         return read_plan(path / "plan.toml", types)
     if not path.is_file():
         raise PlanError(f"There is no plan file {path}. Check the path.")
@@ -126,6 +128,7 @@ def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
     guarantee = plan.guarantee_on(board) if choice is None else choice.guarantee
     record = RunRecord.load(folder / RECORD)
     models = _stacked([], book)
+    guarantee = replace(guarantee, one_of=one_of(folder, types))
     return TableRun(plan, board, guarantee, book, nobody, models, settings, groups, choice, record)
 
 
@@ -262,9 +265,16 @@ def require_folder(folder: Path, names: Sequence[str] = ("plan.toml", "board", "
         raise InputError(f"{folder} is a file. Name the folder that `cloister fit` wrote.")
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}. Name the folder that `cloister fit` wrote.")
+    _refuse_several(folder)
     for name in names:
         if not (folder / name).is_file():
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
+
+
+def _refuse_several(folder: Path) -> None:
+    if has_outcomes(folder):
+        such = next(iter(outcome_folders(folder).values()))
+        raise InputError(f"{folder} holds several outcomes: name one, such as {such}.")
 
 
 def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -> None:
@@ -279,7 +289,8 @@ def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -
     models : iterable of TaskModel, optional
         A file is written for each. Without them, of a run over shards, the engine has written models.
     """
-    guarantee = replace(run.guarantee, all_runs=None)  # what follows from the plan and the board, for ever
+    # What follows from the plan and the board, for ever; and what other outcomes cost with it.
+    guarantee = replace(run.guarantee, all_runs=None, one_of=one_of(folder))
     with storage_errors(folder, "then do the same again: every release is posted, and models come again"):
         run.codebook.save(folder / "codebook.toml")
         if run.settings.name:

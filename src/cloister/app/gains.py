@@ -223,7 +223,7 @@ class TaskGain:
 
     def verdict(self, name: str) -> str:
         if (self.errors["joined"] == self.errors["own"]).all():
-            return "No difference: nothing on the board stands out of its noise, and your model is your own."
+            return "No difference: nothing on the board stands out from its noise; your model is your own."
         mean, low, high = self.change
         if max(abs(low), abs(high)) < _SAME:
             return f"No difference (under 0.5 %): joined or alone, your {name} on held-out rows is the same."

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from cloister.app.choice import cost_together, guarantee_together
-from cloister.app.folder import unfinished_folder
 from cloister.app.task_model import names_of_files
 from cloister.core.document import check_format
-from cloister.core.errors import BudgetError, InputError, PlanError
+from cloister.core.errors import BudgetError, CloisterError, InputError, PlanError
 from cloister.core.lifts import Relation
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee, NoiseMade
+from cloister.privacy.guarantee import Guarantee, NoiseMade, OneOf
 from cloister.privacy.randomness import Origin
 from cloister.privacy.unit import Unit
-from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
-from cloister.store.secret import Secret
 
 PLACE, FORMAT = "outcomes.json", "cloister outcomes 1"
 THESE_OUTCOMES = (
@@ -62,11 +60,6 @@ class Outcomes:
                 "Outcomes share a budget where a curator is trusted, and tasks are the unit. Fit each "
                 "outcome by itself for another trust or unit."
             )
-        noisy = [plan.mechanism for plan in self.plans.values() if plan.has_rounds]
-        noises = {(mechanism.kind, mechanism.doubts) for mechanism in noisy}
-        if len(noises) > 1:
-            kinds = " and ".join(sorted(kind for kind, _ in noises))
-            raise PlanError(f"Outcomes share a budget if their noise is of one kind. Got {kinds}.")
 
     @classmethod
     def sharing(
@@ -134,46 +127,25 @@ class Outcomes:
         """Return what is promised of runs whose noise is made in this way."""
         return guarantee_together(list(self.plans.values()), made, THESE_OUTCOMES)
 
-    def check_room(self, ledger: Ledger | None, done: Mapping[str, bool], folder: Path | None = None) -> None:
-        """Refuse, before anything is charged, what does not fit into an account as a whole.
-
-        Runs that are `done` are not charged again, nor are unfinished ones in the folder that have been.
-        """
-        if ledger is None:
-            return
-        paid = {(charge.run, charge.plan) for charge in ledger.history}
-        left = [
-            plan
-            for name, plan in self.plans.items()
-            if plan.has_rounds and not done.get(name)
-            if folder is None or not paid & self._unfinished(folder, name)
-        ]
-        if not left:
+    def check_room(self, ledger: Ledger | None, done: Mapping[str, bool]) -> None:
+        """Refuse, before anything is charged, what does not fit into an account as a whole."""
+        left = [plan for name, plan in self.plans.items() if plan.has_rounds and not done.get(name)]
+        if ledger is None or not left:
             return
         room = ledger.balance.room_for(cost_together(left, ledger.relation))
         if room.runs == 0:
             raise BudgetError(f"All outcomes together do not fit. {room}")
 
-    def _unfinished(self, folder: Path, name: str) -> set[tuple[str, str]]:
-        """Return the key of an outcome's run that goes on if it is fitted, with its plan."""
-        draft = unfinished_folder(self.place(folder, name))
-        begun = (Secret.read(draft / part) for part in ("secret", "complete"))
-        return {(each.run, self.plans[name].fingerprint) for each in begun if each is not None}
-
     def place(self, folder: Path, name: str) -> Path:
         """Return the folder of one outcome's run."""
         return folder / names_of_files(name)[0].removesuffix(".json")
 
-    def save(self, folder: Path, guarantee: Guarantee, heads: Mapping[str, str] | None = None) -> None:
-        """Write what all runs promise together, and which folder is whose; all of it public.
-
-        `heads` are those of the boards when all runs are complete: then it is of these runs and no others.
-        """
+    def save(self, folder: Path, guarantee: Guarantee) -> None:
+        """Write what all runs promise together, and which folder is whose; all of it public."""
         document = {
             "format": FORMAT,
             "outcomes": {name: self.place(folder, name).name for name in self.plans},
             "plans": {name: plan.fingerprint for name, plan in self.plans.items()},
-            "heads": dict(heads or {}),
             "guarantee": guarantee.to_dict(),
         }
         write_file(folder / PLACE, json.dumps(document, indent=1).encode())
@@ -185,7 +157,6 @@ class Outcomes:
             raise InputError(
                 f"{folder} has outcomes by other plans. Give the same settings, or choose another folder."
             )
-        _ = outcome_folders(folder)  # all that are there are of these plans
         return {name: (self.place(folder, name) / "head.txt").is_file() for name in self.plans}
 
 
@@ -195,30 +166,48 @@ def has_outcomes(folder: Path) -> bool:
 
 
 def outcome_folders(folder: Path) -> dict[str, Path]:
-    """Return where the run of each outcome is; refuse a run that what is promised together is not of."""
-    places = {name: folder / place for name, place in read_outcomes(folder, "outcomes").items()}
-    plans, heads = read_outcomes(folder, "plans"), read_outcomes(folder, "heads")
-    for name, place in places.items():
-        if not (place / "board").is_file():
-            continue
-        board = Billboard.load(place / "board")
-        if board.plan != plans.get(name) or board.head.hex() != heads.get(name, board.head.hex()):
-            raise InputError(
-                f"{place} is another run than {folder / PLACE} and guarantee.txt beside it are of. Fit all "
-                f"outcomes anew by --force, or name {place} alone."
-            )
-    return places
-
-
-def heads_in(folder: Path) -> dict[str, str]:
-    """Return the head of the board of every outcome's run."""
-    places = outcome_folders(folder)
-    return {name: Billboard.load(place / "board").head.hex() for name, place in places.items()}
+    """Return where the run of each outcome is."""
+    return {name: folder / place for name, place in read_outcomes(folder, "outcomes").items()}
 
 
 def runs_in(folder: Path) -> dict[str, Path]:
     """Return the folders of all runs of a place: those of its outcomes, or its own, without a name."""
     return outcome_folders(folder) if has_outcomes(folder) else {"": folder}
+
+
+def promised_together(folder: Path) -> Guarantee:
+    """Read what a folder of several outcomes says that they promise together."""
+    try:
+        return Guarantee.from_dict(json.loads((folder / PLACE).read_text(encoding="utf-8"))["guarantee"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{folder / PLACE} must have the guarantee of all outcomes. Restore it.") from None
+
+
+def one_of(folder: Path, types: Iterable[object] | None = None) -> OneOf | None:
+    """Return what a run promises together with the outcomes beside it; None of one that stands alone.
+
+    With types it is computed from all plans that are beside it. It is as promised while some are missing or
+    are written; of a folder that was taken away from the others, as its own guarantee says.
+    """
+    whole = folder.resolve()
+    home = whole.parent
+    own = {place.name: place for place in outcome_folders(home).values()} if has_outcomes(home) else {}
+    if not any(whole.name == name or whole.name.startswith(f".{name}.") for name in own):
+        return _said_alone(whole)
+    told = promised_together(home)
+    if types is not None:
+        given = list(types)
+        with suppress(OSError, CloisterError):  # the others may not be there yet
+            told = Outcomes({name: Plan.load(own[name] / "plan.toml", given) for name in own}).guarantee
+    return OneOf(len(own), told.epsilon, told.delta, told.detection())
+
+
+def _said_alone(folder: Path) -> OneOf | None:
+    try:
+        document = json.loads((folder / "guarantee.json").read_text(encoding="utf-8"))
+        return OneOf.from_dict(document["one_of"]) if "one_of" in document else None
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None  # of an earlier version, or one that `cloister verify` refuses
 
 
 def read_outcomes(folder: Path, part: str) -> dict[str, str]:
@@ -227,10 +216,8 @@ def read_outcomes(folder: Path, part: str) -> dict[str, str]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         check_format(document.get("format"), FORMAT, path)
-        known = {"heads": {}} | document  # which was not always written
-        found = {str(name): str(word) for name, word in known[part].items()}
-        named = all(word not in ("", "..") and Path(word).name == word for word in found.values())
-        if named and (found or part == "heads"):
+        found = {str(name): str(word) for name, word in document[part].items()}
+        if found and not any(Path(word).name != word for word in found.values()):
             return found
     except InputError:
         raise

@@ -33,11 +33,11 @@ RELIED_ON = (
     "so, and the rest their own; each weighs both by its own rows."
 )
 NOT_RELIED_ON = (
-    "How far tasks can rely on the shared model does not stand out of the noise: each relies on itself, "
+    "How far tasks can rely on the shared model does not stand out from the noise: each relies on itself, "
     "unless its own rows speak clearly for the other."
 )
-UNHEARD = "The mean of the tasks' coefficients does not stand out of the noise."
-SOME_UNHEARD = 'Coefficients that are "not heard" lie too close to zero to stand out of the noise.'
+UNHEARD = "The mean of the tasks' coefficients does not stand out from the noise."
+SOME_UNHEARD = 'Coefficients that are "not heard" lie too close to zero to stand out from the noise.'
 STARTED = (
     "Tasks were not heard to differ from the earlier board, {source}: new tasks get the coefficients there."
 )
@@ -46,8 +46,8 @@ SPREAD = (
     "Standard deviations between tasks are what the shared prior lets tasks differ by, or the scatter of "
     "what they said if that is less: take them for orders of magnitude."
 )
-SPREAD_UNHEARD = "How far tasks lie apart does not stand out of the noise."
-RESIDUAL_UNHEARD = "The residual scale does not stand out of the noise."
+SPREAD_UNHEARD = "How far tasks lie apart does not stand out from the noise."
+RESIDUAL_UNHEARD = "The residual scale does not stand out from the noise."
 #: Why there are no standard errors.
 BIASED = (
     "No standard errors for classes and counts: logarithms from tasks with few rows are biased, by more than "
@@ -137,6 +137,7 @@ class RunFindings:
         plan, groups = self.plan, self.plan.algorithm.groups
         name, size = plan.algorithm.plain_name, None if groups is None else len(groups)
         blank = Summary(name, plan.n_tasks, len(plan.rounds), guarantee, size, library=library)
+        blank = blank if self.codebook is None else replace(blank, called=self.codebook.naming.plural)
         if not plan.rounds:
             return replace(blank, notes=(NOTHING_SAID,))
         try:

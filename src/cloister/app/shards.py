@@ -338,8 +338,7 @@ class TableFolder(TableFile):
             advance=advance,
         )
 
-    @cached_property
-    def ids(self) -> Array:
+    def _listed(self) -> Array:
         if self.labels is not None:
             return np.array([*self.labels])
         return self._source.task_names(self.task)

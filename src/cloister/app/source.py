@@ -91,6 +91,7 @@ class TableReader:
         if codebook.task is None and isinstance(self.task, str):
             codebook = replace(codebook, task=self.task)
         self.check_target(codebook)
+        codebook.naming.check(np.unique(columns.ids).tolist(), "the table")
         data = _tasks_of_columns(codebook, columns, y, sample_weight)
         if not data.weight.any():
             raise PrivateDataError("sample_weight is zero in every row. Leave it out, or mend it.")
@@ -178,13 +179,18 @@ class TableFile:
     @cached_property
     def ids(self) -> Array:
         """The tasks' ids, each once; no other column is looked at."""
-        ids = np.unique(task_column(self.file, self.task))
+        ids = self._listed()
+        self.codebook.naming.check(ids.tolist(), self.file.name)
         if len(ids) < 2:
             raise InputError(
                 f"Column {self.task!r} of {self.file.name} must hold at least 2 tasks. Got 1, with nobody to "
                 "learn from. Name the column that tells schools, hospitals or persons apart."
             )
         return ids
+
+    def _listed(self) -> Array:
+        """Return the tasks' ids as the file has them, each once."""
+        return np.unique(task_column(self.file, self.task))
 
     @cached_property
     def labels(self) -> dict[Any, str] | None:

@@ -73,6 +73,8 @@ class Summary:
         What `to_frame` makes.
     ratio : str, optional
         What a coefficient's exponential is: an odds ratio, a rate ratio; None if it is nothing.
+    called : str, optional
+        What tasks are, in the codebook's word.
     """
 
     method: str
@@ -88,6 +90,7 @@ class Summary:
     notes: tuple[str, ...] = ()
     library: str | None = None
     ratio: str | None = None
+    called: str = "tasks"
 
     def __str__(self) -> str:
         parts = [wrapped(self._title), wrapped(short_guarantee(self.guarantee))]
@@ -111,7 +114,7 @@ class Summary:
     def _title(self) -> str:
         grouped = "" if self.groups is None else f" in {self.groups} groups"
         comma = "," * ("," in self.method)
-        return f"{self.method}{comma} over {self.tasks} tasks{grouped}, {self.rounds} rounds"
+        return f"{self.method}{comma} over {self.tasks} {self.called}{grouped}, {self.rounds} rounds"
 
     @property
     def _facts(self) -> list[tuple[str, str]]:
@@ -208,6 +211,8 @@ def short_guarantee(guarantee: Guarantee) -> str:
     said = (
         f"{price}-joint differential privacy for each {guarantee.unit}, relation {guarantee.relation}; {rate}"
     )
+    if guarantee.one_of is not None:
+        said += f"; this is {guarantee.one_of}"
     if not guarantee.holds:
         return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
     return f"{said}; the guarantee says more"

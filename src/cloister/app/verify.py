@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +21,7 @@ from cloister.app.folder import (
     read_plan,
     require_folder,
 )
+from cloister.app.outcomes import Outcomes, one_of, promised_together, read_outcomes
 from cloister.core.document import to_document
 from cloister.core.errors import BillboardError, CloisterError, InputError
 from cloister.core.findings import EarlierPrior
@@ -121,6 +122,39 @@ def verify_folder(seen: Evidence) -> list[Check]:
     if seen.journal and seen.good:
         seen.guarantee = seen.plan.guarantee_on(seen.board)
     return checks
+
+
+def verify_together(folder: Path, runs: Mapping[str, Evidence]) -> tuple[Check, Guarantee | None]:
+    """Check what a folder promises of all its outcomes, whose runs passed; return what they do promise."""
+    name = "the guarantee of all outcomes is what their plans and boards give"
+    if not all(seen.good and {"plan", "board"} <= seen.passed for seen in runs.values()):
+        return Check(name, None, "not reached"), None
+    try:
+        due = _together(folder, runs)
+    except CloisterError as error:
+        return Check(name, False, str(error)), None
+    rate = f"detected at most {percent(due.detection())}"
+    price = f"epsilon {rounded_up(due.epsilon, 6)}, delta {rounded_up(due.delta)}"
+    return Check(name, True, f"{price}, {due.relation}, {rate}"), due
+
+
+def _together(folder: Path, runs: Mapping[str, Evidence]) -> Guarantee:
+    plans = {name: seen.plan for name, seen in runs.items()}
+    if read_outcomes(folder, "plans") != {name: plan.fingerprint for name, plan in plans.items()}:
+        raise InputError("outcomes.json names other plans.")
+    made = {seen.plan.noise_on(seen.board) for seen in runs.values() if seen.plan.has_rounds}
+    if len(made) > 1:
+        raise InputError("the runs have different kinds of noise.")
+    told, claimed = Outcomes(plans), promised_together(folder)
+    due = told.guarantee_with(made.pop()) if made else told.guarantee
+    said = claimed.to_dict()
+    for name in ("epsilon", "delta", "relation", "n_tasks", "other_epsilon", "curve"):
+        if not _agree(said[name], value := due.to_dict()[name]):
+            raise InputError(f"it says {name} = {shown(said[name])}, the plans give {shown(value)}.")
+    words = folder / "guarantee.txt"
+    if not words.is_file() or words.read_text(encoding="utf-8").strip() != str(claimed):
+        raise InputError("guarantee.txt does not say what outcomes.json says.")
+    return due
 
 
 def _try(key: str, seen: Evidence) -> Check:
@@ -274,6 +308,9 @@ def _guarantee_follows(seen: Evidence) -> str:
                 raise InputError(f"its {name} is not what its numbers say.")
         elif name not in unsaid and not _agree(said[name], value):
             raise InputError(f"it says {name} = {shown(said[name])}, plan and board give {shown(value)}.")
+    together = one_of(seen.folder, seen.types)
+    if claimed.one_of is not None and not (together and _agree(claimed.one_of.to_dict(), together.to_dict())):
+        raise InputError(f"it says that this is {claimed.one_of}, and plans give: {together}.")
     words = seen.folder / "guarantee.txt"
     seen.words = current and words.is_file()  # older versions had other words
     if seen.words and words.read_text(encoding="utf-8").strip() != str(claimed):

@@ -123,7 +123,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
             }
         )
     else:
-        say(f"{data.name} against {path.name}: {found[0].rows} rows.")
+        say(f"{data.name} against {path.name}: {book.naming.rows(found[0].rows)}.")
         _show(found)
         say(
             *filter(None, ["\n".join(f"  {column}" for column in found if column.refused or column.clipped)]),
@@ -131,7 +131,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *([] if wrong is None else [wrong]),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(book, found, path),
-            *([] if ids is None else _about_tasks(str(book.task), ids)),
+            *([] if ids is None else _about_tasks(book, ids)),
             *_without_targets(book, table[book.target.name], ids),
             _PRIVATE,
             apart=True,
@@ -140,15 +140,16 @@ def _check(data: Path, path: Path, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _about_tasks(column: str, ids: Array) -> list[str]:
+def _about_tasks(book: Codebook, ids: Array) -> list[str]:
     """Say how many tasks there are and how small, and which names may be two spellings of one."""
     from cloister.tables.look_alikes import look_alikes
 
     names, counts = np.unique(ids, return_counts=True)
     smallest = np.argsort(counts, kind="stable")[:_SMALLEST]
     small = ", ".join(f"{str(names[i])!r} ({counts[i]})" for i in smallest)
-    of = f"{counts.min()} to {counts.max()} rows" if counts.min() < counts.max() else f"{counts.min()} rows"
-    lines = [f"{len(names)} tasks by column {column!r}, of {of} each; fewest: {small}."]
+    least = "" if counts.min() == counts.max() else f"{counts.min()} to "
+    tasks, rows = book.naming.tasks(len(names)), book.naming.rows(counts.max())
+    lines = [f"{tasks} by column {book.task!r}, of {least}{rows} each; fewest: {small}."]
     pairs = look_alikes(map(str, names.tolist()))
     if pairs:
         shown = "; ".join(f"{one!r} and {other!r}" for one, other in pairs[:_SHOWN])
@@ -160,14 +161,14 @@ def _about_tasks(column: str, ids: Array) -> list[str]:
 
 
 def _task_column(data: Path, book: Codebook) -> str | None:
-    """Return why a fit refuses the task column; None if it takes it, or the codebook names none."""
+    """Return why a fit refuses the task column or its tasks; None if it takes them, or none is named."""
     from cloister.core.errors import InputError
     from cloister.tables.rows import task_column
 
     if book.task is None:
         return None
     try:
-        task_column(data, book.task)
+        book.naming.check(np.unique(task_column(data, book.task)).tolist(), data.name)
     except InputError as error:
         return str(error)
     return None

@@ -33,7 +33,7 @@ def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
     r"""Show what all tasks have in common, from the public board alone.
 
     Coefficients of the population in the table's units, with standard errors that count the privacy noise;
-    how far tasks lie apart; and what does not stand out of the noise. All of it is public, and free.
+    how far tasks lie apart; and what does not stand out from the noise. All of it is public, and free.
 
     \b
     For example:
@@ -47,7 +47,9 @@ def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
     if json:
         each = {name: one.to_dict() for name, one in found.items()}
         return emit(each if len(each) > 1 else next(iter(each.values())))
-    return typer.echo("\n\n".join(map(str, found.values())))
+    return typer.echo(
+        "\n\n".join(f"Outcome {name}\n\n{one}" if name else str(one) for name, one in found.items())
+    )
 
 
 def show(place: _Place, task: _Task = None, types: Types = None, json: Json = False) -> None:
@@ -67,7 +69,7 @@ def show(place: _Place, task: _Task = None, types: Types = None, json: Json = Fa
 def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
     from cloister.app.folder import read_public, tasks_with_models, with_models
     from cloister.app.task_model import TaskModel
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     if place.is_file():
         model = TaskModel.load(place)
@@ -79,9 +81,9 @@ def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskMod
         raise InputError(f"Name the task whose page to show: cloister show {shlex.quote(str(place))} TASK.")
     run = with_models(place, public, [task])
     if not len(run.ids):
-        meant = likely_meant(task, tasks_with_models(place))
+        meant = did_you_mean(task, tasks_with_models(place))
         raise InputError(
-            f"{place} has no model of task {task!r}{_meant(meant)}. Check the name, as models/index.csv has "
+            f"{place} has no model of task {task!r}{meant}. Check the name, as models/index.csv has "
             "it, or compute its model from its own rows with `cloister replay`."
         )
     return run.task_model(run.ids[0])
@@ -183,8 +185,18 @@ def _by_outcomes(
 ) -> tuple[Rows, dict[str, Array], int]:
     """Predict by a run's folder, or every outcome by its own in a folder of several: columns of its name."""
     from cloister.app.outcomes import runs_in
+    from cloister.tables.codebook import Codebook
 
     places = runs_in(folder)
+    if interval is not None and len(places) > 1:
+        books = {name: Codebook.load(place / "codebook.toml") for name, place in places.items()}
+        classes = [name for name, book in books.items() if book.classes is not None]
+        numbers = [f", or predict {places[name]}" for name in books if name not in classes]
+        if classes:
+            raise InputError(
+                f"Intervals are for numbers, and {classes[0]!r} has classes. Leave --interval out"
+                f"{''.join(numbers[:1])}."
+            )
     found = {name: _by_folder(place, data, interval, types) for name, place in places.items()}
     rows, added, unseen = next(iter(found.values()))
     if len(found) == 1:
@@ -230,20 +242,16 @@ def _by_folder(
 def _without_models(folder: Path, unseen: list[str]) -> str:
     """Name tasks without a model file, the first of them with the names that may be meant."""
     from cloister.app.folder import tasks_with_models
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     known = tasks_with_models(folder)
-    shown = [f"{name!r}{_meant(likely_meant(name, known))}" for name in unseen[:_NAMED]]
+    shown = [f"{name!r}{did_you_mean(name, known)}" for name in unseen[:_NAMED]]
     more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
     tasks, are = ("task", "is") if len(unseen) == 1 else ("tasks", "are")
     return (
         f"{len(unseen)} {tasks} without a model file in {folder} {are} predicted from the board alone: "
         f"{', '.join(shown)}{more}."
     )
-
-
-def _meant(names: list[str]) -> str:
-    return f" (did you mean {names[0]!r}?)" if names else ""
 
 
 def _by_model(path: Path, data: Path, interval: float | None) -> tuple[Rows, dict[str, Array]]:
@@ -339,12 +347,12 @@ def withdraw(
     """
     from cloister.app.folder import read_public, remove_task, tasks_with_models
     from cloister.privacy.statement import percent
-    from cloister.tables.look_alikes import likely_meant
+    from cloister.tables.look_alikes import did_you_mean
 
     run, known = read_public(folder, types or ()), tasks_with_models(folder)
     if task_name not in known:
         raise InputError(
-            f"{folder} has no model of task {task_name!r}{_meant(likely_meant(task_name, known))}. Nothing "
+            f"{folder} has no model of task {task_name!r}{did_you_mean(task_name, known)}. Nothing "
             "was removed."
         )
     if not force and not json:

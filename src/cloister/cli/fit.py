@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,7 +136,7 @@ def fit(
         folders.tidy(folder)
         folders.check_free(folder, manner.force)
     replaced = (folder / "plan.toml").is_file()
-    ledger = None if manner.dry_run else account.open()
+    ledger = account.open()
     target = _target(context, strictness)
     promise: dict[str, object] = {"trust": trusted.value, "unit": unit}
     names = [one.target.name for one in Codebook.load_all(book.codebook)]
@@ -153,20 +153,26 @@ def fit(
         raise InputError("--share is for a codebook with several [[target]] tables. Leave it out.")
     table = _table(context, data, book, rows, machines, methods.method, folder)
     proposal = _proposal(context, methods, strictness, rounds, promise, start, table, target)
+    room = proposal.room(ledger) if manner.dry_run and ledger is not None else None
     if not manner.dry_run:
         with advance("Reading"):
             table.check()
     if not manner.json:
         say(
-            f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
+            f"{data.name}: {table.codebook.naming.tasks(len(table.ids))} by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.before,
             *_promise(proposal.guarantee, folder, manner.verbose or manner.dry_run),
             *proposal.forecasts,
+            *([] if room is None else [room]),
             *([ONLY_TASKS] if manner.dry_run else []),
         )
     if manner.dry_run:
-        return emit(proposal.document) if manner.json else None
+        return (
+            emit(proposal.document | ({} if room is None else {"ledger": asdict(room)}))
+            if manner.json
+            else None
+        )
     try:
         finished = proposal.carry_out(
             folder, table, RunRecord.approved(manner.approved_by), ledger, manner.force

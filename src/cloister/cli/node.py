@@ -265,6 +265,36 @@ def status(
     return None
 
 
+def model(
+    folder: _Folder,
+    run: Annotated[str, typer.Option("--run", help="The run that is over.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model's file. Private: it is yours.")],
+) -> None:
+    r"""Write your model of a finished run to a file.
+
+    `cloister show` prints it, and `cloister predict --model` predicts with it.
+
+    \b
+    For example:
+      cloister node model elm --run exam-2026 -o elm.json
+    """
+    from cloister.app.task_model import TaskModel
+    from cloister.nodes import Node
+    from cloister.tables.codebook import Codebook
+
+    node = Node(folder)
+    settings, found = node.home.settings, node.model(run)
+    if settings.codebook is None or "coef" not in found:
+        raise InputError(
+            f"The models of run {run!r} are not those of a table. Read them in Python: Node(folder).model."
+        )
+    path = Path(settings.codebook)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != node.codebook(run):
+        raise InputError(f"{path} is another codebook than the run's. Restore the one that was approved.")
+    TaskModel.of(str(settings.task), Codebook.load(path), found).save(output)
+    say(f"Wrote {output}: the model of task {settings.task!r}, private.")
+
+
 def compare(
     one: Annotated[Path, typer.Argument(metavar="HEAD", help="A signed head: node status --run RUN --json.")],
     other: Annotated[Path, typer.Argument(metavar="HEAD", help="Another node's, of as many records.")],
@@ -295,7 +325,7 @@ def compare(
         raise typer.Exit(3)
 
 
-attach(node_family, init, approve, link, run, status, compare)
+attach(node_family, init, approve, link, run, status, model, compare)
 
 
 def _show_circle(signed: SignedRoster) -> None:

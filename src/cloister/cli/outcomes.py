@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.app import folder as folders
-from cloister.app.outcomes import PLACE, Outcomes, has_outcomes, heads_in
+from cloister.app.outcomes import PLACE, Outcomes, has_outcomes
 from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile
 from cloister.cli.proposals import ComparedRuns, OneRun
@@ -64,15 +64,19 @@ def fit_outcomes(
             for name, plan in together.plans.items()
         },
     }
+    room = None
+    if manner.dry_run and ledger is not None:
+        room = ledger.balance.room_for(together.cost_under(ledger.relation))
     if not manner.json:
         _promise(together)
+        say(*filter(None, [room]), apart=True)
     if manner.dry_run:
-        return emit(document) if manner.json else None
+        return emit(document | ({} if room is None else {"ledger": asdict(room)})) if manner.json else None
     done = _begin(folder, together, manner.force)
     with advance("Reading"):
         for table, _ in proposals.values():
             table.check()
-    together.check_room(ledger, done, folder)
+    together.check_room(ledger, done)
     folder.mkdir(parents=True, exist_ok=True)
     together.save(folder, together.guarantee)
     approved = RunRecord.approved(manner.approved_by)
@@ -82,7 +86,6 @@ def fit_outcomes(
         one = OneRun(plan, replace(proposal.made_by, parameters=settings))
         if not done[name]:
             one.carry_out(place, table, approved, ledger, manner.force)
-    together.save(folder, together.guarantee, heads_in(folder))
     heads = {name: folders.manifest_head(together.place(folder, name)) for name in plans}
     if manner.json:
         return emit({"folder": folder} | document | {"heads": heads})

@@ -77,9 +77,14 @@ class Answers:
             from cloister.app.source import TableFile
 
             tasks = len(TableFile(self.data, book).ids)
+        elif tasks is None:
+            tasks = len(book.naming.roster) or None
         if tasks is None:
             if not web:
-                raise InputError("How many tasks are there? Name the table, or give --tasks.")
+                raise InputError(
+                    "How many tasks are there? Name the table, give --tasks, or list a roster in the "
+                    "codebook."
+                )
             tasks = 150
         method = Method.shared_prior if self.method is None else self.method
         return Wish(book, tasks, self.target, method, self.rows)
@@ -183,13 +188,16 @@ def plan(
         raise InputError("A plan to run needs the table's codebook. Add --codebook FILE, or leave -o out.")
     file = None if output is None else absent(output, force)
     ledger = account.open()
-    room = None if ledger is None else ledger.balance.room_for(wish.plan.cost_under(ledger.relation))
+    room = None
+    if ledger is not None:
+        room = ledger.balance.room_for(wish.plan.cost_under(ledger.relation), trusted.value.adversary)
     document = _document(wish) | ({} if room is None else {"ledger": asdict(room)})
     if file is not None:
         wish.plan.save(file)
     if json:
         return emit(document | {"plan": file})
-    return _show(wish, answers, file, room)
+    _show(wish, answers, file, room)
+    _show_next_steps(wish, answers, account, file)
 
 
 def _document(wish: Wish) -> dict[str, object]:
@@ -256,9 +264,6 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
     )
     if room is not None:
         say(str(room), apart=True)
-    if wish.trust.at_home and file is None and answers.codebook is not None:
-        return say("Add -o plan.toml: cloister fit --plan and cloister deploy init run it.", apart=True)
-    _show_next_steps(answers, file)
 
 
 def _whom(wish: Wish) -> str:
@@ -274,23 +279,25 @@ def _kept(low: float, high: float) -> str:
     return f"{100 * low:.0f} to {100 * high:.0f} %".replace("-", "−")
 
 
-def _show_next_steps(answers: Answers, file: Path | None) -> None:
+def _show_next_steps(wish: Wish, answers: Answers, account: AccountOptions, file: Path | None) -> None:
     data, table = answers.data, "TABLE" if answers.data is None else answers.data
+    book = ["--codebook", answers.codebook, *_typed({"--task": answers.task, "--target": answers.column})]
+    charged = _typed({"--ledger": account.ledger, "--population": account.population})
     if file is not None:
-        account, book = ["cloister", "account", file], ["--codebook", answers.codebook]
-        run = ["cloister", "fit", table, *book, "--plan", file]
+        price = ["cloister", "account", file]
+        run = ["cloister", "fit", table, *book, "--plan", file, *charged]
         if data is not None:
             say(f"Wrote {file}. The whole guarantee, and the run:", apart=True)
-            return show_commands(account, run)
+            return show_commands(price, run)
         say(f"Wrote {file}. The whole guarantee; the run; or the run between institutions:", apart=True)
         where = ["--run", "NAME", "--address", "HOST:PORT"]
-        between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book, *where]
-        return show_commands(account, run, between)
+        between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book[:2], *where]
+        return show_commands(price, run, between)
+    if answers.codebook is not None and wish.trust.at_home:
+        return say("Add -o plan.toml: cloister fit --plan and cloister deploy init run it.", apart=True)
     if answers.codebook is not None:
         say("To keep this plan, add -o plan.toml. To run it:", apart=True)
-        strict = ["--detection", answers.detection] if answers.detection is not None else []
-        strict = ["--epsilon", answers.epsilon] if answers.epsilon is not None else strict
-        return show_commands(["cloister", "fit", table, "--codebook", answers.codebook, *strict])
+        return show_commands(["cloister", "fit", table, *book, *_promised(wish, answers), *charged])
     note("Every column was counted as one number; a category has one for each level but the first.")
     if data is None:
         words = "For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."
@@ -301,6 +308,25 @@ def _show_next_steps(answers: Answers, file: Path | None) -> None:
         ["cloister", "codebook", data, *names, "-o", "codebook.toml"],
         ["cloister", "plan", data, "--codebook", "codebook.toml"],
     )
+
+
+def _promised(wish: Wish, answers: Answers) -> list[object]:
+    """Return the options that make `cloister fit` propose the same plan."""
+    return _typed(
+        {
+            "--method": answers.method,
+            "--epsilon": answers.epsilon,
+            "--detection": answers.detection,
+            "--delta": wish.delta,
+            "--relation": None if wish.relation is Relation.REPLACE else wish.relation.value,
+            "--unit": f"record={wish.unit.count(wish.tasks)}" if wish.unit.by_record else None,
+        }
+    )
+
+
+def _typed(options: dict[str, object]) -> list[object]:
+    """Return those options that have a value, as they are typed."""
+    return [word for name, value in options.items() if value is not None for word in (name, value)]
 
 
 T = TypeVar("T")

@@ -27,6 +27,7 @@ from cloister.privacy.randomness import Origin
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
+    from cloister.ledger.accounts import Room
     from cloister.privacy.guarantee import Guarantee
     from cloister.store.billboard import Billboard
 
@@ -89,6 +90,10 @@ class OneRun:
             "forecast": self.plan.forecast().to_dict(),
         }
 
+    def room(self, ledger: Ledger) -> Room:
+        """Return what this would leave of an account's budget; nothing is charged."""
+        return ledger.balance.room_for(self.plan.cost_under(ledger.relation), self.plan.trust.adversary)
+
     def outcome(self, run: TableRun) -> dict[str, object]:
         """Return what is to be said of a run's making, beside what was said before: nothing."""
         return {}
@@ -149,6 +154,10 @@ class ComparedRuns:
             "guarantee": self.election.guarantee.to_dict(),
             "statement": str(self.election.guarantee),
         }
+
+    def room(self, ledger: Ledger) -> Room:
+        """Return what everything together would leave of an account's budget; nothing is charged."""
+        return ledger.balance.room_for(self.election.cost_under(ledger.relation))
 
     def outcome(self, run: TableRun) -> dict[str, object]:
         """Return which method was chosen, and the noisy votes for each."""

@@ -14,6 +14,7 @@ from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.app.verify import Check, Evidence
+    from cloister.privacy.guarantee import Guarantee
 
 
 def verify(
@@ -46,10 +47,15 @@ def verify(
       cloister verify exam-run --head $(cat exam-run/head.txt)
       cloister verify exam-run --exact
     """
+    from cloister.app.outcomes import has_outcomes
     from cloister.app.verify import Evidence, shown, verify_folder
 
     if head is not None and re.fullmatch(r"[0-9a-fA-F]{64}", head) is None:
         raise InputError(f"--head must be 64 hexadecimal digits. Got {shown(head)}. Copy it whole.")
+    if has_outcomes(folder):
+        if head is not None or earlier is not None:
+            raise InputError(f"{folder} holds several outcomes: --head and --earlier are for one of them.")
+        return _verify_outcomes(folder, exact, types, json)
     seen = Evidence(folder, head, types or (), exact, earlier)
     checks = verify_folder(seen)
     if json:
@@ -58,6 +64,48 @@ def verify(
         say("\n".join(map(str, checks)), _verdict(seen))
     if not seen.good:
         raise typer.Exit(1)
+    return None
+
+
+def _verify_outcomes(folder: Path, exact: bool, types: list[str] | None, json: bool) -> None:
+    """Check the run of each outcome, and what all of them promise together."""
+    from cloister.app.outcomes import outcome_folders
+    from cloister.app.verify import Evidence, verify_folder, verify_together
+
+    places = outcome_folders(folder)
+    runs = {name: Evidence(place, None, types or (), exact) for name, place in places.items()}
+    checks = {name: verify_folder(seen) for name, seen in runs.items()}
+    last, due = verify_together(folder, runs)
+    holds = due is not None and due.holds
+    if json:
+        each = {name: _document(seen, checks[name]) for name, seen in runs.items()}
+        told = None if due is None else due.to_dict()
+        said = {"check": last.name, "ok": last.ok, "detail": last.detail}
+        emit(
+            {
+                "folder": folder,
+                "ok": due is not None,
+                "holds": holds,
+                "outcomes": each,
+                "together": said,
+                "guarantee": told,
+            }
+        )
+    else:
+        for name, seen in runs.items():
+            say("\n".join([f"Outcome {name}", *map(str, checks[name])]), _verdict(seen), apart=True)
+        say(f"All outcomes together\n{last}", _verdict_together(folder, due), apart=True)
+    if due is None:
+        raise typer.Exit(1)
+
+
+def _verdict_together(folder: Path, due: Guarantee | None) -> str:
+    if due is None:
+        return f"{folder} does NOT pass. Do not rely on its guarantee; restore it from a copy."
+    if not due.holds:
+        reasons = "; ".join(due.reasons) or "there is no noise"
+        return f"{folder} is consistent, but its guarantee does NOT hold: {reasons}."
+    return f"{folder} passes. Its guarantee is in guarantee.txt."
 
 
 def _verdict(seen: Evidence) -> str:

@@ -141,7 +141,7 @@ class EarlierPrior:
 
     @property
     def heard_nothing(self) -> bool:
-        """Whether neither where targets are nor where weights are stood out of the noise."""
+        """Whether neither where targets are nor where weights are stood out from the noise."""
         return not (self.found or any(self.mean))
 
     @property
@@ -241,14 +241,14 @@ class Location:
 class Population:
     """The population as a board tells it: weights on encoded columns. Public.
 
-    None stands for what was not asked, or does not stand out of the noise.
+    None stands for what was not asked, or does not stand out from the noise.
 
     Attributes
     ----------
     mean : array of shape (size,), optional
         Estimate of the mean of the tasks' weights.
     significant : array of shape (size,)
-        Which of these stand out of the noise, so that the shared prior has them.
+        Which of these stand out from the noise, so that the shared prior has them.
     covariance : array of shape (size, size), optional
         Of the estimate's error: noise, which tasks there are, and what is not known of how rows answer.
     scatter : array of shape (size, size), optional

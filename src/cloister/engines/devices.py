@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloister.core.arrays import States, Words
 from cloister.core.channel import Channel
 from cloister.core.errors import PlanError
-from cloister.engines.workers import AnyTasks, Coins, Collected, Engine, Workers, rows_of, summed
+from cloister.engines.workers import AnyTasks, Coins, Collected, Engine, Workers, checked_rows, summed
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import Caveat, merged
 from cloister.privacy.chacha_proposals import Sampler
@@ -77,7 +77,7 @@ class MultiDevice:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
-        rows = rows_of(tasks, self)
+        rows = checked_rows(plan, tasks, self)
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:
             parts = [

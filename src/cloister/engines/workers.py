@@ -329,14 +329,19 @@ def check_states(plan: Plan, states: States) -> None:
         raise AlgorithmError(f"Records have no states between rounds. Got {sorted(states)} from send.")
 
 
-def check_whole(plan: Plan) -> None:
-    """Refuse so many messages that a sum of whole numbers would not fit into 64 bits."""
+def check_whole(plan: Plan, apart: bool = False) -> None:
+    """Refuse so many messages that a sum of whole numbers would not fit into 64 bits.
+
+    Where tasks sum their records *apart*, each of their sums may lie as high as all records allow: beyond 64
+    bits a single record would decide whether the total wraps around.
+    """
     if not plan.mechanism.exact:
         return
     for channel in {channel for round in set(plan.rounds) for channel in round.channels}:
         degree = int(channel.lift.weights(channel.dim)[1].max())
-        if plan.senders * GRID**degree >= 1 << 63:
-            most = (1 << 63) // GRID**degree
+        sums = plan.n_tasks if apart and plan.unit.by_record else 1
+        if sums * plan.senders * GRID**degree >= 1 << 63:
+            most = (1 << 63) // (sums * GRID**degree)
             raise PlanError(
                 f"Sums on this channel are exact for fewer than {most} messages. Got {plan.senders}."
             )

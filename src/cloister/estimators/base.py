@@ -338,7 +338,7 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         """Say what all tasks have in common: coefficients, standard errors, spread. Public, hence free.
 
         Coefficients are in the user's units. Standard errors count the privacy noise and which tasks there
-        are; what does not stand out of the noise is said not to.
+        are; what does not stand out from the noise is said not to.
 
         Returns
         -------

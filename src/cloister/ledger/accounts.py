@@ -132,13 +132,7 @@ class Balance:
         self, plan: str, cost: Cost, run: str, doubts: tuple[Caveat, ...] = (), adversary: str = ""
     ) -> Charge:
         """Return the charge that records a run, or the one that did already; refuse what is not allowed."""
-        self._check(cost)
-        for charge in self.charges:
-            if charge.adversary != adversary:
-                raise PlanError(
-                    f"This account's runs are priced against {_whom(charge.adversary)}, and this one against "
-                    f"{_whom(adversary)}: together they would promise neither. Open an account of its own."
-                )
+        self._check(cost, adversary)
         for charge in self.charges:
             if charge.run == run:
                 if not charge.same(plan, cost):
@@ -161,9 +155,9 @@ class Balance:
             )
         return Charge.after(self.head, len(self.charges), plan, run, cost, doubts, adversary)
 
-    def room_for(self, cost: Cost) -> Room:
+    def room_for(self, cost: Cost, adversary: str = "") -> Room:
         """Return what one more run would leave, if it was charged; nothing is recorded."""
-        self._check(cost)
+        self._check(cost, adversary)
         after = self.squares + exposure(cost) ** 2
         left = self.account.mu**2 - self.squares
         runs = math.floor(left * (1 + _TOLERANCE) / exposure(cost) ** 2) if exposure(cost) else None
@@ -178,7 +172,7 @@ class Balance:
             runs,
         )
 
-    def _check(self, cost: Cost) -> None:
+    def _check(self, cost: Cost, adversary: str) -> None:
         account = self.account
         if cost.unit != account.unit:
             raise PlanError(
@@ -197,6 +191,12 @@ class Balance:
                 "Open the account of these."
             )
         check_delta(account.delta, cost.n_tasks)
+        for charge in self.charges:
+            if charge.adversary != adversary:
+                raise PlanError(
+                    f"This account's runs are priced against {_whom(charge.adversary)}, and this one against "
+                    f"{_whom(adversary)}: together they would promise neither. Open an account of its own."
+                )
 
     def _checked(self, group: int) -> int:
         most = self.account.n_tasks

@@ -190,6 +190,10 @@ class Node:
         with np.load(path, allow_pickle=False) as kept:
             return dict(kept)
 
+    def codebook(self, run: str) -> str:
+        """Return the SHA-256 of the codebook that a run is for; empty without one. Public."""
+        return self._known_roster(run).codebook
+
     def finish(self, run: str) -> None:
         """Make the model of a run whose board is whole here, if that was interrupted; else do nothing."""
         board = self._kept(self._known_roster(run), run).board

@@ -134,7 +134,7 @@ class RemoteNodes:
             raise InputError(
                 "RemoteNodes is for tasks whose rows are at their nodes. Pass the Roster of their names."
             )
-        check_whole(plan)
+        check_whole(plan, apart=True)
         _check_plan(plan)
         keys = tuple(self.keys[str(name)] for name in tasks) if self.keys else ()
         if plan.trust.masked and not keys:

@@ -19,7 +19,7 @@ from cloister.privacy.accounting import Prices
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
 from cloister.privacy.events import RelationName, UnitName
 from cloister.privacy.randomness import Origin
-from cloister.privacy.statement import ALL_OTHERS, Statement, percent, statement_of
+from cloister.privacy.statement import ALL_OTHERS, Statement, percent, rounded_up, statement_of
 from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
 
 
@@ -114,6 +114,47 @@ class AllRuns:
             return cls(**{**values, "doubts": tuple(map(Caveat.from_dict, values["doubts"]))})
         except (TypeError, KeyError) as error:
             raise InputError(f"What all runs promise needs all its fields. Got {values!r}.") from error
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """What all outcomes under one budget promise together, said wherever one of them is quoted.
+
+    Parameters
+    ----------
+    outcomes : int
+        How many there are.
+    epsilon, delta : float
+        Of all of them together.
+    detection : float
+        The largest share of cases that a test can detect from all, with 5 % false alarms.
+
+    Examples
+    --------
+    >>> print(OneOf(2, 1.0, 1e-5, 0.1083))
+    one of 2 outcomes under one budget: together epsilon 1, delta 1e-05, detected in at most 10.9 % of cases
+    """
+
+    outcomes: int
+    epsilon: float
+    delta: float
+    detection: float
+
+    def __str__(self) -> str:
+        return (
+            f"one of {self.outcomes} outcomes under one budget: together epsilon {rounded_up(self.epsilon)}, "
+            f"delta {rounded_up(self.delta)}, detected in at most {percent(self.detection)} of cases"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OneOf:
+        try:
+            return cls(**{**values, "epsilon": float(values["epsilon"])})
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(f"What outcomes promise together needs all fields. Got {values!r}.") from error
 
 
 #: The first had words for doubts, and did not say its format; the second had no curve; the third other words.
@@ -240,6 +281,8 @@ class Guarantee:
         Who cannot tell; a file says so where that is not all other tasks together.
     units : int, optional
         The public number of what is protected, at most, where that is not tasks.
+    one_of : OneOf, optional
+        What it promises together with other outcomes under the same budget.
 
     Examples
     --------
@@ -270,6 +313,7 @@ class Guarantee:
     all_runs: AllRuns | None = None
     against: str = ALL_OTHERS
     units: int | None = None
+    one_of: OneOf | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(UnitName):
@@ -359,6 +403,10 @@ class Guarantee:
             del out["against"]
         if self.units is None:
             del out["units"]
+        if self.one_of is None:
+            del out["one_of"]
+        else:
+            out["one_of"] = self.one_of.to_dict()
         out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
         out["curve"] = None if self.curve is None else self.curve.to_dict()
         out["all_runs"] = None if self.all_runs is None else self.all_runs.to_dict()
@@ -388,7 +436,11 @@ class Guarantee:
             if given.get(name) is not None:
                 given[name] = float(given[name])
         given["doubts"] = tuple(map(Caveat.from_dict, given.get("doubts", ())))
-        for name, read in (("curve", curve_from_dict), ("all_runs", AllRuns.from_dict)):
+        for name, read in (
+            ("curve", curve_from_dict),
+            ("all_runs", AllRuns.from_dict),
+            ("one_of", OneOf.from_dict),
+        ):
             if given.get(name) is not None:
                 given[name] = read(given[name])
         try:

@@ -71,8 +71,11 @@ _WORLDS: dict[tuple[UnitName, RelationName], str] = {
     ("task", "zero_out"): "in one of the two worlds one task says only zeros",
     ("record", "replace"): "the two worlds differ in one record of one task",
     ("record", "zero_out"): "in one of the two worlds one record adds nothing to what its task says",
-    ("person", "replace"): "the two worlds differ in all records of one person",
-    ("person", "zero_out"): "in one of the two worlds one person's records add nothing to what is said",
+    ("person", "replace"): "the two worlds differ in all records that one person has in one task",
+    (
+        "person",
+        "zero_out",
+    ): "in one of the two worlds one person's records add nothing to what their task says",
 }
 #: Against whom a guarantee holds where a curator is trusted.
 ALL_OTHERS = (
@@ -219,6 +222,8 @@ def _warnings(g: Guarantee, silent: bool) -> Iterator[str]:
         yield f"DOES NOT HOLD: {'; '.join(g.reasons)}. What follows would hold otherwise."
     if g.unproven:
         yield f"NOT PROVEN TO THE LAST BIT: {'; '.join(g.unproven)}."
+    if g.one_of is not None:
+        yield f"NOT THE WHOLE PRICE: this is {g.one_of}."
     if g.all_runs is not None:
         yield from _warnings_of_others(g, g.all_runs)
     if g.holds and g.detection() >= HARDLY:
@@ -242,11 +247,17 @@ def _warnings_of_others(g: Guarantee, together: AllRuns) -> Iterator[str]:
 
 def _who(g: Guarantee) -> str:
     if g.unit != "task":
-        whose = "record" if g.unit == "record" else "person, with a public number of records at most,"
+        whose = (
+            "record of any of the {} tasks, such as one visit of a patient to a hospital,"
+            if g.unit == "record"
+            else "person in any of the {} tasks, with as many of their records there as the plan lets send,"
+        )
+        several = "several records" if g.unit == "record" else "records in several tasks"
+        whom = "all other tasks and the public" if g.against == ALL_OTHERS else "those named below"
         return (
-            f"each {whose} of any of the {g.n_tasks} tasks, such as a patient of a hospital, from all other "
-            "tasks and the public, but not from the task that has the rows. A task as a whole is not "
-            "protected: what its records have in common may show"
+            f"each {whose.format(g.n_tasks)} from {whom}, but not from the task that has the rows. A person "
+            f"with {several} is a group, at the rates below. A task as a whole is not protected: what its "
+            "records have in common may show"
         )
     inside = (
         "just as their task is" if g.relation == "replace" else "at the rate for a person that is said below"
@@ -270,7 +281,8 @@ def _strength(g: Guarantee) -> Iterator[str]:
         steps = 1 if g.relation == "replace" else 2  # a change is two by way of silence
         rates = ((k, percent(g.detection(tasks=k * steps))) for k in (2, 3, 10))
         whole = "; ".join(f"if {k} change at once, {rate}" for k, rate in rates)
-        yield f"For groups, such as a family or a task of a few {g.unit}s: {whole}"
+        such = "a person with several records" if g.unit == "record" else "a person in several tasks"
+        yield f"For groups, such as {such}, or a family: {whole}"
     if g.all_runs is not None:
         yield str(g.all_runs)
 

@@ -263,8 +263,9 @@ class SecureSum(Trust):
     -------
     Priced against the curator and any c tasks together, who know their own messages and shares of noise. A
     further colluder takes another share away: c + 1 leave (n - t - c - 1) / (n - t - c) of the variance. All
-    other tasks without the curator know no more than the releases, and their own shares. With the curator's
-    noise on top, the price holds against all of them together too, if the curator adds it and tells nobody.
+    other tasks without the curator know no more than the releases, and their own shares. With the noise
+    of the curator on top, the price holds against all of them together too, if it adds it and tells
+    nobody, and if they see no masked message on its way, which their masks and shares would open.
 
     Notes
     -----
@@ -293,7 +294,7 @@ class SecureSum(Trust):
         return self.dropouts > 0
 
     def among_few(self) -> SecureSum:
-        return SecureSum()
+        return SecureSum(curator_noise=self.curator_noise)
 
     @property
     def adversary(self) -> str:
@@ -325,7 +326,12 @@ class SecureSum(Trust):
         return (
             f"the curator together with {tasks}, even if they pool their data, their models and all "
             "that they have seen, and everybody else who sees what is published"
-            + ("; or all other tasks together, without the curator" if self.curator_noise else "")
+            + (
+                "; or all other tasks together, without the curator, if it adds its noise, tells nobody, and "
+                "they see no message on its way"
+                if self.curator_noise
+                else ""
+            )
         )
 
     def describe(self, n_tasks: int) -> str:

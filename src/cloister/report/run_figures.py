@@ -1,4 +1,4 @@
-"""Pictures of one run: what an attacker can do, what stood out of the noise, what was spent, models.
+"""Pictures of one run: what an attacker can do, what stood out from the noise, what was spent, models.
 
 Those of a model are small, one for each row of a table: every row has its own scale, around zero.
 """
@@ -237,7 +237,7 @@ def rounds_picture(found: SignalToNoise, width: int, height: int) -> str:
         kind = "dot" if r > usual else "ring"
         place = f'cx="{frame.px(x)}" cy="{frame.py(math.log(max(r, 1e-300)))}"'
         parts.append(f'<circle class="{kind}" {place} r="{5 if len(ratio) <= 40 else 3}">{tip}</circle>')
-    label = f"How far {len(found.ratio)} noisy sums stand out of the noise: {found.heard} of them do."
+    label = f"How far {len(found.ratio)} noisy sums stand out from the noise: {found.heard} of them do."
     return frame.svg(parts, f"w{width}", label)
 
 

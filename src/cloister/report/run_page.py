@@ -51,6 +51,7 @@ from cloister.store.billboard import Billboard
 from cloister.store.files import write_file, write_private
 from cloister.tables.codebook import Codebook
 from cloister.tables.coefficient_units import coefficient_names, in_user_units
+from cloister.tables.naming import Naming
 
 #: Each picture is drawn for wide and for narrow screens.
 WIDE, NARROW = (760, 360), (380, 330)
@@ -140,9 +141,11 @@ class PublicPart:
         return {
             "headline": self._headline,
             "about": self._about,
+            "called": self._naming.plural,
             "guarantee": self.guarantee,
             "statement": self.guarantee.statement,
             "rate": percent(self.guarantee.detection()),
+            "percent": percent,
             "by_chance": round(100 * FALSE_ALARMS),
             "found": per_hundred(self.guarantee.detection()),
             "record": self.record,
@@ -207,7 +210,7 @@ class PublicPart:
 
     @property
     def _headline(self) -> str:
-        tasks, told = f"{self.plan.n_tasks:,} tasks", self.guarantee
+        tasks, told = f"{self.plan.n_tasks:,} {self._naming.plural}", self.guarantee
         if not self.plan.rounds:
             return f"{tasks} learned alone: nothing left any of them"
         if math.isinf(told.epsilon):
@@ -216,7 +219,9 @@ class PublicPart:
             return f"{tasks} learned together, and the guarantee does not hold"
         rate = percent(told.detection())
         one = "one of them" if told.unit == "task" else told.some(1)
-        return f"{tasks} learned together: what {one} holds is detected in at most {rate} of cases"
+        whole = told.one_of
+        more = "" if whole is None else f", with all {whole.outcomes} outcomes {percent(whole.detection)}"
+        return f"{tasks} learned together: what {one} holds is detected in at most {rate} of cases{more}"
 
     @property
     def _about(self) -> str:
@@ -227,7 +232,12 @@ class PublicPart:
         listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more columns" if len(names) > 8 else "")
         what = "Number" if self.codebook.classes is None else "Class"
         counted = "" if over is None else f", counted over “{over.name}”"
-        return f"{what} to predict: “{self.codebook.target.name}”{counted}, from {listed}."
+        goal = f"{what} to predict: “{self.codebook.target.name}”{counted}, from {listed}."
+        return " ".join(filter(None, [goal, self._naming.explained]))
+
+    @property
+    def _naming(self) -> Naming:
+        return Naming() if self.codebook is None else self.codebook.naming
 
     @property
     def _attacks(self) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -38,7 +38,8 @@ from cloister.tables.column_checks import At, ColumnCheck, accepted, check_colum
 from cloister.tables.column_types import Categorical, Numeric, Target
 from cloister.tables.dates import Date
 from cloister.tables.feature import Feature, require
-from cloister.tables.frames import named_columns
+from cloister.tables.frames import equal_columns, named_columns, one_column
+from cloister.tables.naming import Naming
 from cloister.tables.reading import Kind, emptied
 from cloister.tables.targets import Count, Ordered, log_middle
 
@@ -67,6 +68,8 @@ class Codebook:
         Features whose effects depend on each other: the products of their columns are columns too.
     empty : tuple of str
         Words that say that a cell is empty, in any column, beside NA and the like.
+    naming : Naming
+        The public names of all tasks, if they are listed, and what a task and a row are called.
 
     Notes
     -----
@@ -92,6 +95,7 @@ class Codebook:
     from_private_data: bool = False
     interactions: tuple[tuple[str, str], ...] = ()
     empty: tuple[str, ...] = ()
+    naming: Naming = field(default_factory=Naming)
 
     def __post_init__(self) -> None:
         words = self.empty if isinstance(self.empty, list | tuple) else [None]
@@ -164,8 +168,8 @@ class Codebook:
 
         Extreme values belong to single rows, and no noise hides them: for public data and experiments only.
         """
-        parts = tuple(_observed(name, values, False) for name, values in _table(X).items())
-        goal = as_target(_observed(target, _column(target, y), classify))
+        parts = tuple(_observed(name, values, False) for name, values in equal_columns(X).items())
+        goal = as_target(_observed(target, one_column(target, y), classify))
         return cls(parts, goal, task, from_private_data=True)
 
     @classmethod
@@ -173,7 +177,15 @@ class Codebook:
         """Rebuild from `to_dict` or from the tables of a TOML file; ``source`` is named in errors."""
         goal, rows = data.get("target", {}), data.get("features")
         check_codebook_format(data.get("format"), source)
-        known = set(data) <= {"features", "target", "task", "format", "interactions", *_OPTIONAL}
+        known = set(data) <= {
+            "features",
+            "target",
+            "task",
+            "format",
+            "interactions",
+            *_OPTIONAL,
+            *Naming.KEYS,
+        }
         pairs = data.get("interactions", [])
         require(
             known
@@ -202,6 +214,7 @@ class Codebook:
             bool(data.get("from_private_data", False)),
             tuple(tuple(pair) for pair in pairs),
             data.get("empty", ()),
+            Naming.from_keys(data),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,7 +223,7 @@ class Codebook:
         return self._head() | {"features": rows}
 
     def _head(self) -> dict[str, Any]:
-        head: dict[str, Any] = {} if self.task is None else {"task": self.task}
+        head = ({} if self.task is None else {"task": self.task}) | self.naming.to_keys()
         head |= {"from_private_data": True} if self.from_private_data else {}
         head |= {"empty": [*self.empty]} if self.empty else {}
         head |= {"interactions": [[*pair] for pair in self.interactions]} if self.interactions else {}
@@ -245,7 +258,9 @@ class Codebook:
     def save(self, path: str | Path) -> None:
         """Write a TOML file that `load` reads back to an equal codebook."""
         tables = {part.name: part.entry() for part in self.features}
-        version = codebook_format([*tables.values()], (*self.interactions, *self.empty))
+        version = codebook_format(
+            [*tables.values()], (*self.interactions, *self.empty, *self.naming.to_keys())
+        )
         data = {"format": version} | self._head() | {"features": tables}
         Path(path).write_text(tomli_w.dumps(data), encoding="utf-8")
 
@@ -373,14 +388,14 @@ class Codebook:
 
     def cells(self, name: str, values: ArrayLike) -> Array:
         """Return a column, with what the codebook calls empty as an empty cell."""
-        return emptied(_column(name, values), self._empty)
+        return emptied(one_column(name, values), self._empty)
 
     @cached_property
     def _empty(self) -> frozenset[str]:
         return frozenset(word.strip().casefold() for word in self.empty)
 
     def _table(self, columns: Columns) -> dict[str, Array]:
-        return {name: self.cells(name, column) for name, column in _table(columns, self.names).items()}
+        return {name: self.cells(name, column) for name, column in equal_columns(columns, self.names).items()}
 
     def encode_target(self, y: ArrayLike, at: At | None = None) -> Array:
         """Numbers clipped and mapped to [-1, 1], counts clipped, or the index of each class."""
@@ -468,26 +483,3 @@ def _observed(name: str, values: Array, as_levels: bool) -> Feature:
         return Categorical(name, sorted(set(values.tolist()), key=str if values.dtype.kind == "O" else None))
     low, high = float(values.min()), float(values.max())
     return Numeric(name, low, high) if low != high else Numeric(name, low - 0.5, low + 0.5)
-
-
-def _column(name: str, values: ArrayLike) -> Array:
-    column = np.asarray(values)
-    require(column.ndim == 1, f"column {name!r} must be a 1-D array. Got shape {column.shape}. Flatten it.")
-    return column
-
-
-def _table(columns: Columns, names: Sequence[str] = ()) -> dict[str, Array]:
-    found, named = named_columns(columns)
-    if names and not named:
-        require(
-            len(found) == len(names),
-            f"an array without names must have the codebook's {len(names)} features, in order. Got "
-            f"{len(found)} columns. Pass a table with names, or those columns.",
-        )
-        found = dict(zip(names, found.values(), strict=True))
-    missing = [name for name in names if name not in found]
-    require(not missing, f"columns must hold every feature. Missing: {missing}. Add or rename the column.")
-    table = {name: _column(name, found[name]) for name in names or found}
-    lengths = {name: len(column) for name, column in table.items()}
-    require(len(set(lengths.values())) == 1, f"columns must have one length. Got {lengths}. Take one table.")
-    return table

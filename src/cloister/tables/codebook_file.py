@@ -36,6 +36,8 @@ _HEAD = """\
 #   parts = ["days", "weekday", "month"]      for dates
 #   aliases = { male = "M", m = "M" }         other spellings of a level; ignore_case = true for capitals
 # And at the top, before [target]:
+#   roster = ["Ahlen", "Beckum"]        all tasks, by name: a table with another, or without one, is refused
+#   task_noun = "clinic"                what a task is called, and row_noun = "patient"
 #   empty = ["?", "unknown"]            words that stand for an empty cell, in all columns
 #   interactions = [["age", "sex"]]     if the effect of one feature depends on another
 # And under [target]: kind = "count", "ordered" or "positive"; for counts, exposure = "months" names the

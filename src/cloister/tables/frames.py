@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cloister.core.arrays import Array
 from cloister.core.errors import InputError
+from cloister.tables.feature import require
 
 
 def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
@@ -114,3 +115,26 @@ def data_frame(columns: Mapping[str, ArrayLike], library: str | None = None) -> 
 
     plain = {name: np.asarray(column).tolist() for name, column in columns.items()}
     return nw.from_dict(plain, backend=found).to_native()  # type: ignore[arg-type]
+
+
+def one_column(name: str, values: ArrayLike) -> Array:
+    column = np.asarray(values)
+    require(column.ndim == 1, f"column {name!r} must be a 1-D array. Got shape {column.shape}. Flatten it.")
+    return column
+
+
+def equal_columns(columns: Any, names: Sequence[str] = ()) -> dict[str, Array]:
+    found, named = named_columns(columns)
+    if names and not named:
+        require(
+            len(found) == len(names),
+            f"an array without names must have the codebook's {len(names)} features, in order. Got "
+            f"{len(found)} columns. Pass a table with names, or those columns.",
+        )
+        found = dict(zip(names, found.values(), strict=True))
+    missing = [name for name in names if name not in found]
+    require(not missing, f"columns must hold every feature. Missing: {missing}. Add or rename the column.")
+    table = {name: one_column(name, found[name]) for name in names or found}
+    lengths = {name: len(column) for name, column in table.items()}
+    require(len(set(lengths.values())) == 1, f"columns must have one length. Got {lengths}. Take one table.")
+    return table

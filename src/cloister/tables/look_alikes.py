@@ -49,6 +49,18 @@ def look_alikes(names: Iterable[object]) -> list[tuple[str, str]]:
     return sorted({pair for alike in found.values() for pair in combinations(alike, 2)})
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a known name is meant that looks like this one; nothing if there is none.
+
+    Examples
+    --------
+    >>> "Beckun" + did_you_mean("Beckun", ["Ahlen Nord", "Beckum"])
+    "Beckun (did you mean 'Beckum'?)"
+    """
+    meant = likely_meant(name, known)
+    return f" (did you mean {meant[0]!r}?)" if meant else ""
+
+
 def likely_meant(name: str, known: Iterable[str]) -> list[str]:
     """Return the known names that look like this one.
 

@@ -93,7 +93,8 @@ class Line(NamedTuple):
         root = points[-1]
         for _ in range(MEAN.steps):
             away = np.square(points - root).sum(axis=1) / clip
-            weight = 1 / (variances + np.square(MEAN.curved * away) / points.shape[1] + MEAN.exact)
+            bent = np.square(MEAN.curved * away) / points.shape[1] + np.square(MEAN.finest * clip)
+            weight = 1 / (variances + bent)
             share = weight / weight.sum()
             center, middle = share @ points, share @ offsets
             x, g = points - center, offsets - middle
@@ -259,7 +260,7 @@ def shared_candidates(
     For classes a tenth of the weight is that of a prior around the mean in own units, which stands for the
     isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
     mean is noise; what tasks differ by is seen from a noisy mean, so that its variance is added to all in
-    public units, in every direction. Where neither a mean nor a covariance stands out of the noise, nor
+    public units, in every direction. Where neither a mean nor a covariance stands out from the noise, nor
     targets were located so that zero is where they are, tasks keep to themselves.
     """
     if not (mean.any() or factors or located):

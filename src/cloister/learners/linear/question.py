@@ -130,7 +130,7 @@ def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
 
 
 def trusted(candidates: Candidates, answers: Answers) -> list[Candidate]:
-    """Weigh shared priors by the share of tasks that they explain, as far as that stands out of the noise.
+    """Weigh shared priors by the share of tasks that they explain, as far as that stands out from the noise.
 
     Where a task's few rows cannot tell, the others can: a step of expectation-maximisation on the weight of
     the own prior, taken over all tasks.
