@@ -114,6 +114,9 @@ def test_models_of_all_kinds_one_account_and_a_folder(tmp_path):
     for name, column in again.predict(data).items():
         assert (column == found[name]).all()
     assert (tmp_path / "run" / PLACE).is_file()
+    alone = load(model.outcomes_["score"].save(tmp_path / "alone")).guarantee_
+    assert alone.epsilon < alone.one_of.epsilon == pytest.approx(model.guarantee_.epsilon)
+    assert str(alone.one_of) in (tmp_path / "alone" / "guarantee.txt").read_text()
     del data["visits"]
     fewer = {name: limits for name, limits in BOUNDS.items() if name != "visits"}
     again = SeveralOutcomes("school", bounds=fewer, epsilon=2.0, ledger=ledger)

@@ -290,7 +290,7 @@ def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -
         A file is written for each. Without them, of a run over shards, the engine has written models.
     """
     # What follows from the plan and the board, for ever; and what other outcomes cost with it.
-    guarantee = replace(run.guarantee, all_runs=None, one_of=one_of(folder))
+    guarantee = replace(run.guarantee, all_runs=None, one_of=one_of(folder) or run.guarantee.one_of)
     with storage_errors(folder, "then do the same again: every release is posted, and models come again"):
         run.codebook.save(folder / "codebook.toml")
         if run.settings.name:

@@ -25,8 +25,9 @@ from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee, NoiseMade, OneOf
+from cloister.privacy.guarantee import Guarantee, NoiseMade
 from cloister.privacy.randomness import Origin
+from cloister.privacy.statement import OneOf
 from cloister.privacy.unit import Unit
 from cloister.store.files import write_file
 
@@ -199,7 +200,7 @@ def one_of(folder: Path, types: Iterable[object] | None = None) -> OneOf | None:
         given = list(types)
         with suppress(OSError, CloisterError):  # the others may not be there yet
             told = Outcomes({name: Plan.load(own[name] / "plan.toml", given) for name in own}).guarantee
-    return OneOf(len(own), told.epsilon, told.delta, told.detection())
+    return told.shared_by(len(own))
 
 
 def _said_alone(folder: Path) -> OneOf | None:

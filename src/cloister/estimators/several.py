@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -169,6 +170,10 @@ class SeveralOutcomes(BaseEstimator):  # type: ignore[misc]
         if len(made) != 1:
             raise InputError("All outcomes' runs must have the same kind of noise. Fit them together.")
         self.guarantee_ = self.plan_.guarantee_with(made.pop())
+        one_of = self.guarantee_.shared_by(len(models))
+        for model in models.values():
+            model.guarantee_ = replace(model.guarantee_, one_of=one_of)
+            model.run_ = replace(model.run_, guarantee=model.guarantee_)
         return self
 
     def _model(self, name: str, names: Sequence[str]) -> Model:

@@ -19,7 +19,7 @@ from cloister.privacy.accounting import Prices
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
 from cloister.privacy.events import RelationName, UnitName
 from cloister.privacy.randomness import Origin
-from cloister.privacy.statement import ALL_OTHERS, Statement, percent, rounded_up, statement_of
+from cloister.privacy.statement import ALL_OTHERS, OneOf, Statement, percent, statement_of
 from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
 
 
@@ -114,47 +114,6 @@ class AllRuns:
             return cls(**{**values, "doubts": tuple(map(Caveat.from_dict, values["doubts"]))})
         except (TypeError, KeyError) as error:
             raise InputError(f"What all runs promise needs all its fields. Got {values!r}.") from error
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """What all outcomes under one budget promise together, said wherever one of them is quoted.
-
-    Parameters
-    ----------
-    outcomes : int
-        How many there are.
-    epsilon, delta : float
-        Of all of them together.
-    detection : float
-        The largest share of cases that a test can detect from all, with 5 % false alarms.
-
-    Examples
-    --------
-    >>> print(OneOf(2, 1.0, 1e-5, 0.1083))
-    one of 2 outcomes under one budget: together epsilon 1, delta 1e-05, detected in at most 10.9 % of cases
-    """
-
-    outcomes: int
-    epsilon: float
-    delta: float
-    detection: float
-
-    def __str__(self) -> str:
-        return (
-            f"one of {self.outcomes} outcomes under one budget: together epsilon {rounded_up(self.epsilon)}, "
-            f"delta {rounded_up(self.delta)}, detected in at most {percent(self.detection)} of cases"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> OneOf:
-        try:
-            return cls(**{**values, "epsilon": float(values["epsilon"])})
-        except (TypeError, KeyError, ValueError) as error:
-            raise InputError(f"What outcomes promise together needs all fields. Got {values!r}.") from error
 
 
 #: The first had words for doubts, and did not say its format; the second had no curve; the third other words.
@@ -378,6 +337,10 @@ class Guarantee:
             How many tasks change at once: those that a person has rows in, or that one owner has.
         """
         return self.tradeoff.detection(false_alarms, tasks)
+
+    def shared_by(self, outcomes: int) -> OneOf:
+        """Return what each of so many outcomes says of all, whose guarantee this is."""
+        return OneOf(outcomes, self.epsilon, self.delta, self.detection())
 
     @property
     def statement(self) -> Statement:

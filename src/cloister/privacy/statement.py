@@ -8,11 +8,12 @@ larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
+from cloister.core.errors import InputError
 from cloister.privacy.events import RelationName, UnitName
 
 if TYPE_CHECKING:
@@ -181,6 +182,47 @@ def per_hundred(share: float) -> int:
     (7, 8)
     """
     return math.ceil(Decimal(repr(float(share))) * 100)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """What all outcomes under one budget promise together, said wherever one of them is quoted.
+
+    Parameters
+    ----------
+    outcomes : int
+        How many there are.
+    epsilon, delta : float
+        Of all of them together.
+    detection : float
+        The largest share of cases that a test can detect from all, with 5 % false alarms.
+
+    Examples
+    --------
+    >>> print(OneOf(2, 1.0, 1e-5, 0.1083))
+    one of 2 outcomes under one budget: together epsilon 1, delta 1e-05, detected in at most 10.9 % of cases
+    """
+
+    outcomes: int
+    epsilon: float
+    delta: float
+    detection: float
+
+    def __str__(self) -> str:
+        return (
+            f"one of {self.outcomes} outcomes under one budget: together epsilon {rounded_up(self.epsilon)}, "
+            f"delta {rounded_up(self.delta)}, detected in at most {percent(self.detection)} of cases"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OneOf:
+        try:
+            return cls(**{**values, "epsilon": float(values["epsilon"])})
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(f"What outcomes promise together needs all fields. Got {values!r}.") from error
 
 
 def _with_meanings(text: str) -> Iterator[str]:
