@@ -11,7 +11,9 @@ import pytest
 from cli_helpers import cloister, ok, refused
 
 import cloister as cl
+from cloister.app.folder import write_manifest
 from cloister.app.predict import write_csv
+from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.table_files import read_table
 
@@ -137,3 +139,18 @@ def test_verify_goes_through_all_and_computes_what_they_cost_together() -> None:
     lied = cloister("verify", "run")
     assert lied.exit_code == 1
     assert "it says epsilon = 0.5" in " ".join(lied.stdout.split())
+
+
+def test_one_outcome_cannot_say_less_than_the_plans_beside_it_give() -> None:
+    ok(*FIT)
+    place = Path("run/score/guarantee.json")
+    document = json.loads(place.read_text())
+    document["one_of"]["detection"] /= 2
+    del document["statement"]
+    place.write_text(json.dumps(document))
+    Path("run/score/guarantee.txt").write_text(str(Guarantee.from_dict(document)))
+    Path("run/score/head.txt").write_text(write_manifest(Path("run/score")))
+    lied = " ".join(cloister("verify", "run/score").stdout.split())
+    assert "NO the guarantee is what plan and board give: it says that this is one of 2" in lied
+    assert lied.count("NO ") == 1
+    assert cloister("verify", "run").exit_code == 1

@@ -94,7 +94,7 @@ def fit_outcomes(
         f"task, and {PLACE} and guarantee.txt, which are of all of them.",
         apart=True,
     )
-    return show_commands(["cloister", "summary", folder], ["cloister", "report", folder])
+    return show_commands(*(["cloister", command, folder] for command in ("verify", "summary", "report")))
 
 
 def _promise(together: Outcomes) -> None:
