@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cloister import Ledger, Plan, load
 from cloister.algorithms import Independent, SharedPrior
-from cloister.app.outcomes import PLACE, Outcomes
-from cloister.core.errors import BudgetError, InputError, PlanError
-from cloister.estimators import SeveralOutcomes, SharedPriorClassifier
+from cloister.app.choice import cost_together, guarantee_together
+from cloister.app.outcomes import PLACE, Outcomes, outcome_folders
+from cloister.audit.zoo.plans import persons, records
+from cloister.core.errors import BillboardError, BudgetError, InputError, PlanError
+from cloister.core.roster import Groups
+from cloister.estimators import SeveralOutcomes, SharedPriorClassifier, several
 from cloister.learners import Classification, CountRegression, Regression
-from cloister.mechanisms import NoNoise
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
+from cloister.privacy.guarantee import PUBLIC_GROUPS
+from cloister.privacy.randomness import Origin
 from cloister.privacy.trust import Trust
 
 LEARNERS = {"score": Regression(4), "passed": Classification(4), "visits": CountRegression(4)}
 DELTA = default_delta(200)
 PLANS = {name: Plan(SharedPrior(learner), n_tasks=200) for name, learner in LEARNERS.items()}
+HALVES = Groups.of([i % 2 for i in range(200)])
+GROUPED = Plan(SharedPrior(Regression(4)).with_groups(HALVES), n_tasks=200)
 BOUNDS = {
     "age": (5, 20),
     "score": (0, 50),
@@ -79,6 +88,51 @@ def test_other_trust_other_tasks_and_other_deltas_are_refused():
         Outcomes({"score": PLANS["score"], "passed": silo})
     with pytest.raises(PlanError, match="tasks, relation and delta in common"):
         Outcomes({"score": PLANS["score"], "passed": Plan(SharedPrior(Regression(4)), n_tasks=100)})
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        GROUPED,
+        Plan(SharedPrior(Regression(4)), n_tasks=200, trust=Trust.silo()),
+        records(),
+        persons(),
+    ],
+    ids=["groups", "silo", "records", "persons"],
+)
+def test_a_single_run_promises_together_what_its_plan_does(plan):
+    plan = plan.calibrate(1.0)
+    together = guarantee_together([plan], plan.noise_from(Origin.SYSTEM))
+    assert replace(together, scope=plan.guarantee.scope) == plan.guarantee
+
+
+def test_groups_of_any_outcome_are_said_to_be_public_and_trust_is_one():
+    assert PUBLIC_GROUPS in Outcomes.sharing(PLANS | {"score": GROUPED}, 1.0).guarantee.domain
+    assert PUBLIC_GROUPS not in Outcomes.sharing(PLANS, 1.0).guarantee.domain
+    silo = Plan(SharedPrior(Regression(4)), n_tasks=200, trust=Trust.silo())
+    with pytest.raises(BillboardError, match="one trust for all"):
+        cost_together([PLANS["score"], silo], PLANS["score"].relation)
+
+
+def test_noise_of_two_kinds_is_refused_before_anything_is_charged(monkeypatch):
+    mechanisms, plan_of = iter((Gaussian(), Gaussian(exact=False), Gaussian())), several._plan
+    monkeypatch.setattr(several, "_plan", lambda *of: replace(plan_of(*of), mechanism=next(mechanisms)))
+    ledger = Ledger(2.0, delta=default_delta(60), n_tasks=60)
+    model = SeveralOutcomes("school", bounds=BOUNDS, epsilon=1.0, ledger=ledger)
+    with pytest.raises(PlanError, match=r"noise is of one kind\. Got exact .* and floating"):
+        model.fit(table(), ["score", "passed", "visits"])
+    assert not ledger.history
+
+
+@pytest.mark.parametrize("name", ["..", "", "a/b"])
+def test_folders_of_outcomes_are_in_their_folder(tmp_path, name):
+    Outcomes(PLANS).save(tmp_path, PLANS["score"].calibrate(1.0).guarantee)
+    assert set(outcome_folders(tmp_path)) == set(PLANS)
+    document = json.loads((tmp_path / PLACE).read_text())
+    document["outcomes"]["score"] = name
+    (tmp_path / PLACE).write_text(json.dumps(document))
+    with pytest.raises(InputError, match="must name the outcomes and their folders"):
+        outcome_folders(tmp_path)
 
 
 def test_nothing_is_charged_if_all_do_not_fit(tmp_path):

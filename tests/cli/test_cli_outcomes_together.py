@@ -11,8 +11,10 @@ import pytest
 from cli_helpers import cloister, ok, refused
 
 import cloister as cl
+import cloister.app.fit as cloister_fit
 from cloister.app.folder import write_manifest
 from cloister.app.predict import write_csv
+from cloister.engines.curator import Curator
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.table_files import read_table
@@ -85,6 +87,45 @@ def test_what_was_left_goes_on_and_nothing_is_charged_twice() -> None:
     ok(*FIT, "--ledger", "ledger")
     assert Path("run/score/board").read_bytes() == board
     assert len(cl.Ledger.open("ledger").history) == 3  # the folder that was removed had been paid for
+
+
+def killed(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("part", "rounds"), [("secret", "collect"), ("complete", "put_in_place")])
+def test_a_run_that_was_killed_after_its_charge_goes_on_in_an_exact_account(
+    monkeypatch: pytest.MonkeyPatch, part: str, rounds: str
+) -> None:
+    ok("ledger", "create", "ledger", "--population", "pupils", "--tasks", 40, "--epsilon", 1, "--delta", 1e-3)
+    fit = (*FIT, "--ledger", "ledger", "--delta", 1e-3)
+    with monkeypatch.context() as patched:
+        patched.setattr(*((Curator, rounds) if rounds == "collect" else (cloister_fit, rounds)), killed)
+        assert cloister(*fit).exit_code != 0
+    charged = cl.Ledger.open("ledger")
+    assert len(charged.history) == 1
+    assert Path("run/.score.unfinished", part).is_file()
+    assert "do not fit" in refused(*fit[:4], "-o", "other", *fit[6:])
+    ok(*fit)
+    assert len(charged.history) == 2
+    assert 0.99 < charged.spent <= 1.0
+
+
+def test_a_run_that_was_made_again_by_itself_is_not_of_what_is_promised_together() -> None:
+    ok(*FIT)
+    ok(*FIT[:-1], "twin")
+    shutil.rmtree("run/score")
+    shutil.move("twin/score", "run/score")  # of the same plan
+    assert "run/score is another run than run/outcomes.json" in refused("summary", "run")
+    one = ("fit", "pupils.csv", "--codebook", "book.toml", "--target", "score", "-o", "run/score")
+    ok(*one, "--epsilon", 4, "--force")
+    ok("summary", "run/score")
+    before = json.loads(Path("run/outcomes.json").read_text())
+    Path("run/outcomes.json").write_text(json.dumps({n: v for n, v in before.items() if n != "heads"}))
+    with pytest.raises(cl.errors.InputError, match="is another run"):  # there were no heads once: by its plan
+        cl.load("run")
+    ok(*FIT, "--force", "--share", "score=2")  # other plans than those that are replaced
+    assert len(cl.load("run").outcomes_) == 2
 
 
 def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:

@@ -26,7 +26,7 @@ from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.accounting import Prices
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.guarantee import Guarantee, NoiseMade, domain_of, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin
 from cloister.privacy.sampling import Everyone
@@ -41,9 +41,11 @@ THIS_CHOICE = (
 
 def cost_together(plans: Sequence[Plan], relation: Relation) -> Cost:
     """Return what one task is exposed to over several runs in all of which it takes part throughout."""
-    if any(plan.sampling != Everyone() or plan.unit != plans[0].unit for plan in plans):
+    whose = {(plan.unit, plan.trust) for plan in plans}
+    if len(whose) > 1 or any(plan.sampling != Everyone() for plan in plans):
         raise BillboardError(
-            "Runs are priced together where every task takes part in every round, with one unit for all."
+            "Runs are priced together where every task takes part in every round, with one unit and one "
+            "trust for all."
         )
     events = tuple(event for plan in plans for event in plan.cost_under(relation).events)
     return replace(plans[0].cost_under(relation), events=events)
@@ -59,6 +61,9 @@ def guarantee_together(plans: Sequence[Plan], made: NoiseMade, scope: str = THIS
         tuple(dict.fromkeys(doubt for plan in plans for doubt in plan.doubts)),
         n_tasks=first.n_tasks,
         participation="; ".join(dict.fromkeys(plan._participation for plan in plans)),
+        trust=first.trust.describe(first.n_tasks),
+        against=first.trust.against(first.n_tasks),
+        domain=domain_of(any(plan.algorithm.groups is not None for plan in plans), first.unit.by_record),
     )
     return replace(found, scope=scope)
 

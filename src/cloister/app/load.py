@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.folder import read_plan, read_run
-from cloister.app.outcomes import has_outcomes, outcome_folders
+from cloister.app.outcomes import has_outcomes, runs_in
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.task_model import TaskModel
 from cloister.core.document import ESTIMATORS, library_class
@@ -67,7 +67,7 @@ def load(path: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
         return _started(EstimatorSettings.load(said), done) if said.exists() else done
     if has_outcomes(place):
         several = library_class("cloister/several-outcomes/1", ESTIMATORS)
-        return several.of({name: load(folder, types) for name, folder in outcome_folders(place).items()})
+        return several.of({name: load(folder, types) for name, folder in runs_in(place).items()})
     found = read_run(place, types)
     name = found.settings.name
     return _fitted(library_class(name, ESTIMATORS), found) if name.startswith("cloister/") else found

@@ -29,7 +29,9 @@ from cloister.privacy.guarantee import Guarantee, NoiseMade
 from cloister.privacy.randomness import Origin
 from cloister.privacy.statement import OneOf
 from cloister.privacy.unit import Unit
+from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
+from cloister.store.secret import Secret
 
 PLACE, FORMAT = "outcomes.json", "cloister outcomes 1"
 THESE_OUTCOMES = (
@@ -61,6 +63,11 @@ class Outcomes:
                 "Outcomes share a budget where a curator is trusted, and tasks are the unit. Fit each "
                 "outcome by itself for another trust or unit."
             )
+        noisy = [plan.mechanism for plan in self.plans.values() if plan.has_rounds]
+        noises = {(mechanism.kind, mechanism.doubts) for mechanism in noisy}
+        if len(noises) > 1:
+            kinds = " and ".join(sorted(kind for kind, _ in noises))
+            raise PlanError(f"Outcomes share a budget if their noise is of one kind. Got {kinds}.")
 
     @classmethod
     def sharing(
@@ -128,10 +135,23 @@ class Outcomes:
         """Return what is promised of runs whose noise is made in this way."""
         return guarantee_together(list(self.plans.values()), made, THESE_OUTCOMES)
 
-    def check_room(self, ledger: Ledger | None, done: Mapping[str, bool]) -> None:
-        """Refuse, before anything is charged, what does not fit into an account as a whole."""
-        left = [plan for name, plan in self.plans.items() if plan.has_rounds and not done.get(name)]
-        if ledger is None or not left:
+    def check_room(
+        self, ledger: Ledger | None, done: Mapping[str, bool], drafts: Mapping[str, Path] | None = None
+    ) -> None:
+        """Refuse, before anything is charged, what does not fit into an account as a whole.
+
+        Runs that are `done` are not charged again, nor are unfinished ones in their `drafts` that have been.
+        """
+        if ledger is None:
+            return
+        paid = {(charge.run, charge.plan) for charge in ledger.history}
+        left = [
+            plan
+            for name, plan in self.plans.items()
+            if plan.has_rounds and not done.get(name)
+            if drafts is None or not paid & _going_on(drafts[name], plan)
+        ]
+        if not left:
             return
         room = ledger.balance.room_for(cost_together(left, ledger.relation))
         if room.runs == 0:
@@ -141,12 +161,16 @@ class Outcomes:
         """Return the folder of one outcome's run."""
         return folder / names_of_files(name)[0].removesuffix(".json")
 
-    def save(self, folder: Path, guarantee: Guarantee) -> None:
-        """Write what all runs promise together, and which folder is whose; all of it public."""
+    def save(self, folder: Path, guarantee: Guarantee, heads: Mapping[str, str] | None = None) -> None:
+        """Write what all runs promise together, and which folder is whose; all of it public.
+
+        `heads` are those of the boards when all runs are complete: then it is of these runs and no others.
+        """
         document = {
             "format": FORMAT,
             "outcomes": {name: self.place(folder, name).name for name in self.plans},
             "plans": {name: plan.fingerprint for name, plan in self.plans.items()},
+            "heads": dict(heads or {}),
             "guarantee": guarantee.to_dict(),
         }
         write_file(folder / PLACE, json.dumps(document, indent=1).encode())
@@ -158,7 +182,14 @@ class Outcomes:
             raise InputError(
                 f"{folder} has outcomes by other plans. Give the same settings, or choose another folder."
             )
+        _ = runs_in(folder)  # all that are there are of these plans
         return {name: (self.place(folder, name) / "head.txt").is_file() for name in self.plans}
+
+
+def _going_on(draft: Path, plan: Plan) -> set[tuple[str, str]]:
+    """Return the key of the run that goes on in a draft if its plan is run, with the plan's fingerprint."""
+    begun = (Secret.read(draft / part) for part in ("secret", "complete"))
+    return {(each.run, plan.fingerprint) for each in begun if each is not None}
 
 
 def has_outcomes(folder: Path) -> bool:
@@ -171,9 +202,31 @@ def outcome_folders(folder: Path) -> dict[str, Path]:
     return {name: folder / place for name, place in read_outcomes(folder, "outcomes").items()}
 
 
+def heads_in(folder: Path) -> dict[str, str]:
+    """Return the head of the board of every outcome's run."""
+    places = outcome_folders(folder)
+    return {name: Billboard.load(place / "board").head.hex() for name, place in places.items()}
+
+
 def runs_in(folder: Path) -> dict[str, Path]:
-    """Return the folders of all runs of a place: those of its outcomes, or its own, without a name."""
-    return outcome_folders(folder) if has_outcomes(folder) else {"": folder}
+    """Return the folders of all runs of a place: those of its outcomes, or its own, without a name.
+
+    An outcome's run is refused if it is not the one that what all promise together was written for.
+    """
+    if not has_outcomes(folder):
+        return {"": folder}
+    places, plans = outcome_folders(folder), read_outcomes(folder, "plans")
+    heads = read_outcomes(folder, "heads")
+    for name, place in places.items():
+        if not (place / "board").is_file():
+            continue
+        board = Billboard.load(place / "board")
+        if board.plan != plans.get(name) or board.head.hex() != heads.get(name, board.head.hex()):
+            raise InputError(
+                f"{place} is another run than {folder / PLACE} and guarantee.txt beside it are of. Fit all "
+                f"outcomes anew by --force, or name {place} alone."
+            )
+    return places
 
 
 def promised_together(folder: Path) -> Guarantee:
@@ -217,8 +270,10 @@ def read_outcomes(folder: Path, part: str) -> dict[str, str]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         check_format(document.get("format"), FORMAT, path)
-        found = {str(name): str(word) for name, word in document[part].items()}
-        if found and not any(Path(word).name != word for word in found.values()):
+        known = {"heads": {}} | document  # which was not always written
+        found = {str(name): str(word) for name, word in known[part].items()}
+        named = all(word not in ("", "..") and Path(word).name == word for word in found.values())
+        if named and (found or part == "heads"):
             return found
     except InputError:
         raise

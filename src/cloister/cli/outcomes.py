@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloister.app import folder as folders
-from cloister.app.outcomes import PLACE, Outcomes, has_outcomes
+from cloister.app.outcomes import PLACE, Outcomes, has_outcomes, heads_in
 from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile
 from cloister.cli.proposals import ComparedRuns, OneRun
@@ -76,7 +76,8 @@ def fit_outcomes(
     with advance("Reading"):
         for table, _ in proposals.values():
             table.check()
-    together.check_room(ledger, done)
+    drafts = {name: folders.unfinished_folder(together.place(folder, name)) for name in names}
+    together.check_room(ledger, done, drafts)
     folder.mkdir(parents=True, exist_ok=True)
     together.save(folder, together.guarantee)
     approved = RunRecord.approved(manner.approved_by)
@@ -86,6 +87,7 @@ def fit_outcomes(
         one = OneRun(plan, replace(proposal.made_by, parameters=settings))
         if not done[name]:
             one.carry_out(place, table, approved, ledger, manner.force)
+    together.save(folder, together.guarantee, heads_in(folder))
     heads = {name: folders.manifest_head(together.place(folder, name)) for name in plans}
     if manner.json:
         return emit({"folder": folder} | document | {"heads": heads})

@@ -77,7 +77,7 @@ def report(
       cloister report exam-run --task 007
       cloister report exam-run --task elm.json -o elm.html
     """
-    from cloister.app.outcomes import has_outcomes, outcome_folders
+    from cloister.app.outcomes import has_outcomes, runs_in
     from cloister.app.task_model import names_of_files
     from cloister.report import run_page as pages
     from cloister.report.html_page import load_template
@@ -88,7 +88,7 @@ def report(
                 f"{folder} has several outcomes, and a page for each. Leave {', '.join(said)} out, or name "
                 "the folder of one."
             )
-        for place in outcome_folders(folder).values():
+        for place in runs_in(folder).values():
             words = [folder.resolve().name, place.name, "public" if public else "operator"]
             kind = "-".join(words if task is None else [*words[:2], names_of_files(task)[0][:-5]])
             options = public, task, data, skip, ledger, population

@@ -69,10 +69,10 @@ def verify(
 
 def _verify_outcomes(folder: Path, exact: bool, types: list[str] | None, json: bool) -> None:
     """Check the run of each outcome, and what all of them promise together."""
-    from cloister.app.outcomes import outcome_folders
+    from cloister.app.outcomes import runs_in
     from cloister.app.verify import Evidence, verify_folder, verify_together
 
-    places = outcome_folders(folder)
+    places = runs_in(folder)
     runs = {name: Evidence(place, None, types or (), exact) for name, place in places.items()}
     checks = {name: verify_folder(seen) for name, seen in runs.items()}
     last, due = verify_together(folder, runs)

@@ -229,6 +229,8 @@ class SeveralOutcomes(BaseEstimator):  # type: ignore[misc]
         self.plan_.save(place, self.guarantee_)  # first, for each run's own page says what all cost
         for name, model in self.outcomes_.items():
             model.save(self.plan_.place(place, name), force=force)
+        heads = {name: model.billboard_.head.hex() for name, model in self.outcomes_.items()}
+        self.plan_.save(place, self.guarantee_, heads)
         return place
 
 
