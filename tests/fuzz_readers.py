@@ -33,7 +33,7 @@ import cloister as cl
 from cloister import Billboard, Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior
 from cloister.app.folder import read_plan
-from cloister.app.outcomes import PLACE, Outcomes, outcome_folders
+from cloister.app.outcomes import PLACE, Outcomes, runs_in
 from cloister.app.shards import ParquetShards
 from cloister.app.task_model import TaskModel
 from cloister.app.verify import Evidence, verify_folder
@@ -231,12 +231,12 @@ def read_codebook(folder: Path) -> None:
 
 
 def make_outcomes(folder: Path) -> list[Path]:
-    Outcomes({"score": PLAN, "days": CORRELATED}).save(folder, PLAN.guarantee)
+    Outcomes({"score": PLAN, "days": PLAN}).save(folder, PLAN.guarantee)
     return [folder / PLACE]
 
 
 def read_outcomes_file(folder: Path) -> None:
-    outcome_folders(folder)
+    runs_in(folder)
 
 
 def make_tables(folder: Path) -> list[Path]:
