@@ -128,10 +128,23 @@ def test_a_run_that_was_made_again_by_itself_is_not_of_what_is_promised_together
     assert len(cl.load("run").outcomes_) == 2
 
 
+def test_rows_are_checked_against_all_targets_or_one() -> None:
+    check = ("codebook", "pupils.csv", "--check", "book.toml")
+    assert list(json.loads(ok(*check, "--json"))["columns"]) == ["age", "score", "passed"]
+    spoilt = Path("pupils.csv").read_text().replace(",yes", ",maybe", 1).replace(",no", ",", 1)
+    Path("pupils.csv").write_text(spoilt)
+    result = cloister(*check)
+    said = " ".join(result.stdout.split())
+    assert (result.exit_code, "mend passed." in said, "have no 'passed'" in said) == (1, True, True)
+    assert "Not in the codebook, and not used: passed" in ok(*check, "--target", "score")
+    assert "a target of book.toml: score, passed. Got 'age'" in refused(*check, "--target", "age")
+
+
 def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     ok("fit", "pupils.csv", "--codebook", "book.toml", "--target", "passed", "-o", "one")
     assert cl.load("one").codebook_.target.name == "passed"
-    assert "has several targets: score, passed" in refused("plan", "pupils.csv", "--codebook", "book.toml")
+    several = refused("plan", "pupils.csv", "--codebook", "book.toml")
+    assert several.endswith("has several targets: score, passed. Add --target NAME, one of these.")
     assert "without --detection" in refused(*FIT, "--detection", "0.1")
     assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
     assert "outcomes share one budget" in ok(*FIT, "--dry-run")

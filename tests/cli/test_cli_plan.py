@@ -259,7 +259,7 @@ def test_five_questions(work: Path) -> None:
         (["exam.csv", "--task", "nope", "--target", "score"], "no column 'nope'"),
         (["exam.csv", "--task", "school", "--target", "school"], "must be different columns"),
         (["--tasks", "10"], "Give --codebook, or --columns"),
-        (["--codebook", "book.toml"], "Name the table, or give --tasks"),
+        (["--codebook", "book.toml"], "Name the table, give --tasks"),
         (["--tasks", "1", "--columns", "3"], "--tasks must be from 2"),
         (["--tasks", "10", "--columns", "0"], "--columns must be from 1"),
         (["--tasks", "10", "--columns", "3", "--classes", "1"], "--classes must be from 2"),

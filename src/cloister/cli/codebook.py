@@ -47,7 +47,8 @@ def codebook(
     data. Fill it in; delete the heading and lines of a column that is not to be used.
 
     With --check it says, for your own eyes, how many cells of which column are clipped, missing, or not what
-    the codebook says. Nothing leaves and nothing is spent. The exit code is 1 if a fit would refuse the file.
+    the codebook says; of several targets all, or the one that --target names. Nothing leaves and nothing is
+    spent. The exit code is 1 if a fit would refuse the file.
 
     \b
     For example:
@@ -56,9 +57,9 @@ def codebook(
       cloister codebook exam.csv --check exam.toml
     """
     if check is not None:
-        if task is not None or target is not None or output is not None:
+        if task is not None or output is not None:
             raise typer.BadParameter("--check takes a codebook and DATA, and writes nothing.")
-        return _check(data, check, json)
+        return _check(data, check, target, json)
     if task is None or target is None:
         raise typer.BadParameter("Name the columns with --task and --target, or --check a codebook.")
     from cloister.tables.codebook import Codebook
@@ -96,18 +97,32 @@ def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
     return {name: "text" if name == task else kind_of(column) for name, column in table.items()}
 
 
-def _check(data: Path, path: Path, json: bool) -> None:
+def _books(path: Path, target: str | None) -> list[Codebook]:
+    """Read a codebook for each target, or for the one that is named."""
+    from cloister.core.errors import InputError
     from cloister.tables.codebook import Codebook
+
+    books = Codebook.load_all(path)
+    found = [book for book in books if target in (None, book.target.name)]
+    if not found:
+        names = ", ".join(book.target.name for book in books)
+        raise InputError(f"--target must be a target of {path.name}: {names}. Got {target!r}. Name another.")
+    return found
+
+
+def _check(data: Path, path: Path, target: str | None, json: bool) -> None:
     from cloister.tables.look_alikes import look_alikes
     from cloister.tables.rows import codebook_table
 
-    book = Codebook.load(path)
-    table = codebook_table(data, book, target=True)
-    found = book.check(table)
+    books = _books(path, target)
+    tables = [codebook_table(data, book, target=True) for book in books]
+    checked = [book.check(table) for book, table in zip(books, tables, strict=True)]
+    found = [*checked[0], *(columns[-1] for columns in checked[1:])]  # their targets
+    book, table = books[0], tables[0]
     wrong = _task_column(data, book)
     ids = None if wrong else _ids(data, book)
     refused = [*([] if wrong is None else [str(book.task)]), *(each.name for each in found if each.refused)]
-    used = {*book.names, book.target.name, book.task}
+    used = {*book.names, *(each.target.name for each in books), book.task}
     unused = [name for name in table if name not in used]
     if json:
         columns = {column.name: _document(column) for column in found}
@@ -130,9 +145,13 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *([f"Not in the codebook, and not used: {', '.join(unused)}."] if unused else []),
             *([] if wrong is None else [wrong]),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
-            *_remedies(book, found, path),
+            *_remedies(books, found, path),
             *([] if ids is None else _about_tasks(book, ids)),
-            *_without_targets(book, table[book.target.name], ids),
+            *(
+                line
+                for each, table in zip(books, tables, strict=True)
+                for line in _without_targets(each, table[each.target.name], ids)
+            ),
             _PRIVATE,
             apart=True,
         )
@@ -184,16 +203,17 @@ def _taken(data: Path, book: Codebook) -> str:
     return "A fit takes it."
 
 
-def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:
+def _remedies(books: list[Codebook], found: list[ColumnCheck], path: Path) -> list[str]:
     """Return what to write so that missing cells and other ways to write dates are taken."""
-    parts = {part.name: part for part in (*book.features, book.target)}
+    targets = {book.target.name: book.target for book in books}
+    parts = {part.name: part for part in books[0].features} | targets
     lines, cells = [], []
     for column in found:
         part, wrong = parts[column.name], [cell.strip("'\" ") for cell, _ in column.examples]
         if column.wrong:
             lines += [f"  {column.name}: {advice}" for advice in part.admit(wrong)]
             cells += [f"  {column.name}: {advice}" for advice in part.mend(wrong)]
-        if column.missing and not column.filled and part is not book.target:
+        if column.missing and not column.filled and column.name not in targets:
             lines.append(f"  {column.name}: {part.example}")
     known = f"If it is known beforehand that cells may be so, write in {path.name}:"
     told = (("Mend the cells:", cells), (known, lines))

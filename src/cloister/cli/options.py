@@ -362,8 +362,10 @@ def codebook_of(path: Path, task: str | None, target: str | None) -> Codebook:
     """Read the codebook; the columns named on the command line must be its own."""
     from cloister.tables.codebook import Codebook
 
-    named = [book for book in Codebook.load_all(path) if book.target.name == target]
-    book = named[0] if named else Codebook.load(path)
+    books = {book.target.name: book for book in Codebook.load_all(path)}
+    if len(books) > 1 and target not in books:
+        raise InputError(f"{path} has several targets: {', '.join(books)}. Add --target NAME, one of these.")
+    book = books[target] if target in books else next(iter(books.values()))
     if target is not None and target != book.target.name:
         raise InputError(
             f"--target must be the codebook's target, {book.target.name!r}. Got {target!r}. "

@@ -314,7 +314,7 @@ def _promised(wish: Wish, answers: Answers) -> list[object]:
     """Return the options that make `cloister fit` propose the same plan."""
     return _typed(
         {
-            "--method": answers.method,
+            "--method": None if wish.method is Method.shared_prior else wish.method.value,
             "--epsilon": answers.epsilon,
             "--detection": answers.detection,
             "--delta": wish.delta,
