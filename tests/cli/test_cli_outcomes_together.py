@@ -147,6 +147,7 @@ def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     assert several.endswith("has several targets: score, passed. Add --target NAME, one of these.")
     assert "without --detection" in refused(*FIT, "--detection", "0.1")
     assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
+    assert "score was given twice" in refused(*FIT, "--share", "score=1", "--share", "score=2")
     assert "outcomes share one budget" in ok(*FIT, "--dry-run")
     assert not Path("run").exists()
 

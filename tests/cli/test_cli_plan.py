@@ -149,7 +149,7 @@ def test_a_ledger_that_would_refuse_the_run_is_said_before(work: Path, command: 
     asked = [*command, "--ledger", "ledger"]
     assert "There is no ledger" in refused(*asked)
     account = Ledger.create("ledger", "schools", epsilon=1.5, delta=1e-3)
-    assert refused(*asked, "--unit", "record=400").startswith("This account is kept for each task.")
+    assert "Open an account with --unit record, or" in refused(*asked, "--unit", "record=400")
     ok(*PLAN, "--trust", "silo", "-o", "silo.toml")
     for left in (0, 1):
         said, room = " ".join(ok(*asked).split()), json.loads(ok(*asked, "--json"))["ledger"]

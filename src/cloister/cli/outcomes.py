@@ -26,6 +26,9 @@ def read_shares(given: Sequence[str], names: Sequence[str]) -> dict[str, float] 
     if not given:
         return None
     found = dict.fromkeys(names, 1.0)
+    said = [text.rpartition("=")[0] for text in given]
+    if twice := [name for name in said if said.count(name) > 1]:
+        raise InputError(f"--share {twice[0]} was given twice. Give one number for each target.")
     for text in given:
         name, equals, number = text.rpartition("=")
         try:

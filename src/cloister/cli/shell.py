@@ -255,6 +255,9 @@ _SAID = (
     (r"\bEveryone\(\)", "neither --rate nor --fixed-size", "rate"),
     (r"\bGaussian\(\)", "--mechanism gaussian", "mechanism"),
     (r"\bNoNoise\(\)", "--epsilon inf", "epsilon"),
+    (r"(?:the unit |\bunit=)?\bUnit\.task\(\)", "--unit task", "unit"),
+    (r"\bunit='(\w+)'", r"--unit \1", "unit"),
+    (r"\bTrust\.(curator|silo)\(\)", r"--trust \1", "trust"),
     (r"\bn_tasks\b", "--tasks", "tasks"),
     (r"\bdefault_delta\(\d+\) = ", "--delta ", "delta"),
 )
