@@ -124,7 +124,7 @@ def test_noise_of_two_kinds_is_refused_before_anything_is_charged(monkeypatch):
     assert not ledger.history
 
 
-@pytest.mark.parametrize("name", ["..", "", "a/b"])
+@pytest.mark.parametrize("name", ["..", "", "a/b", "a" * 300])
 def test_folders_of_outcomes_are_in_their_folder(tmp_path, name):
     Outcomes(PLANS).save(tmp_path, PLANS["score"].calibrate(1.0).guarantee)
     assert set(outcome_folders(tmp_path)) == set(PLANS)

@@ -272,7 +272,8 @@ def read_outcomes(folder: Path, part: str) -> dict[str, str]:
         check_format(document.get("format"), FORMAT, path)
         known = {"heads": {}} | document  # which was not always written
         found = {str(name): str(word) for name, word in known[part].items()}
-        named = all(word not in ("", "..") and Path(word).name == word for word in found.values())
+        short = all(len(word.encode()) < 256 for word in found.values())
+        named = short and all(word not in ("", "..") and Path(word).name == word for word in found.values())
         if named and (found or part == "heads"):
             return found
     except InputError:
