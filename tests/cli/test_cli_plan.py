@@ -118,6 +118,8 @@ def test_who_is_protected(work: Path) -> None:
     assert "at most 39 records" in refused(
         "fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=39", "-o", "few"
     )
+    few = refused("fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=40", "-o", "few")
+    assert "Give a larger public bound, --unit record=N." in few
     assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", "record").stderr.split())
     refusal = refused(*PLAN, "--unit", "record=400", "--method", "low-rank")
     assert "low-rank protects tasks" in refusal
