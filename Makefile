@@ -17,7 +17,7 @@ PYTEST = env $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_T
 # up to twice as long before Python 3.12, and add next to nothing.
 CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store ledger privacy plan core/channel.py core/lifts.py) \
 	$(patsubst %,tests/test_%.py,channel document caveats edges fuzz groups plan roster sharing tasks) \
-	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes refused stream_noise streams_apart task_stream workers))
+	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes records refused stream_noise streams_apart task_stream workers))
 
 .PHONY: help demo docs test test-slow test-machines test-noise test-pretrained test-versions fuzz mutants check format clean
 .DEFAULT_GOAL := help
