@@ -5,11 +5,13 @@ older code, even where a library that it needs is not installed:
 
 ====== ======================================================================================================
 PATHS  for times and sizes of a part of the library: its files and folders, relative to the repository. Where
-       nothing says so, a result depends on all of it
+       nothing says so, a benchmark depends on all of it, as it may start commands and servers
 DATA   names of data files that it reads; one with a folder in it is relative to the repository
 ====== ======================================================================================================
 
-Whatever a module imports of `benchmarks` and `papers` counts as well, with what that names.
+Whatever a module imports of `benchmarks` and `papers` counts as well, with what that names. A figure of a
+paper depends on what it imports of the library, and what that imports; not on rooms that nothing of it
+reaches.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any
 
 from harness.records import Record, read
 from harness.sources import ROOT, Source, data_file
+
+LIBRARY = ROOT / "src" / "cloister"
 
 
 @cache
@@ -59,27 +63,53 @@ def source(name: str, given: Mapping[str, Path] | None = None) -> Source | None:
     path = modules().get(name.removesuffix("-cuda"))
     if path is None:
         return None
-    own = _with_imports(path)
+    reached = _reached(path)
+    own = [one for one in reached if not one.is_relative_to(LIBRARY) and one.name != "__init__.py"]
     files = {one: _file(one, given or {}) for module in own for one in constant(module, "DATA") or ()}
     library = constant(path, "PATHS") or ("src/cloister",)
-    return Source(tuple(one.relative_to(ROOT).as_posix() for one in own), library, files)
+    if constant(path, "NOT_COVERED"):
+        library = tuple(_text(one) for one in reached if one.is_relative_to(LIBRARY))
+    return Source(tuple(_text(one) for one in own), library, files)
 
 
-def _with_imports(path: Path) -> list[Path]:
-    """Return a module of `benchmarks` or `papers`, with all that it imports from there."""
-    found, waiting = [], [path]
+def _reached(path: Path) -> list[Path]:
+    """Return a module, and all that it imports of the repository, with what that imports."""
+    found, waiting = {path}, [path]
     while waiting:
-        one = waiting.pop()
-        if one in found or not one.exists() or one.name == "__init__.py":
-            continue
-        found.append(one)
-        for node in ast.walk(_tree(one)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [f"{names[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
-            ours = (name for name in names if name.startswith(("benchmarks.", "papers.")))
-            waiting += [(ROOT / name.replace(".", "/")).with_suffix(".py") for name in ours]
-    return found
+        for module, name in _imports(waiting.pop()):
+            if (one := _home(module, name)) and one not in found:
+                found.add(one)
+                waiting.append(one)
+    return [path, *sorted(found - {path})]
+
+
+@cache
+def _imports(path: Path) -> list[tuple[str, str]]:
+    """Return what a module imports of the repository: a module, and a name of it, or none for all."""
+    found = []
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom):
+            found += [(node.module or "", alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+    return [one for one in found if one[0].partition(".")[0] in ("benchmarks", "cloister", "papers")]
+
+
+def _home(module: str, name: str) -> Path | None:
+    """Return the file that has a name, beyond packages that only hand it on."""
+    for root in (ROOT / "src", ROOT):
+        place = root / module.replace(".", "/")
+        for file in (place / f"{name}.py", place / name / "__init__.py", place.with_suffix(".py")):
+            if file.exists():
+                return file
+        if (package := place / "__init__.py").exists():
+            handed_on = (_home(*one) for one in _imports(package) if one[1] == name)
+            return next(handed_on, package)
+    return None
+
+
+def _text(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def _file(name: str, given: Mapping[str, Path]) -> Path:

