@@ -140,8 +140,3 @@ def test_a_whole_ledger_where_nothing_can_be_written_stays_as_it_is(tmp_path, ki
     assert len(words) == 2
     assert all(keeps(word) and why in word for word in words)
     assert len(Ledger.open(tmp_path / "tasks.ledger").history) == 1
-
-
-def test_the_manual_lists_what_is_said(request):
-    page = (request.config.rootpath / "docs" / "ledger.md").read_text(encoding="utf-8")
-    assert all(why in page for why, _ in refusals.NOW.values())

@@ -1,4 +1,4 @@
-"""Which way numbers are rounded that a price or a budget rests on: the table in docs/plans.md, row by row."""
+"""Which way numbers are rounded that a price or a budget rests on."""
 
 from __future__ import annotations
 
