@@ -169,6 +169,8 @@ class Module(ClientLearner):
     tried: dict[object, Way | None] = field(default_factory=dict, init=False, repr=False)
     #: What its frozen prefix makes of synthetic rows of a kind.
     made: dict[tuple[RowKind, str], Tensor | None] = field(default_factory=dict, init=False, repr=False)
+    #: Kinds of rows, and devices, on which its frozen layers were seen to keep examples apart.
+    apart: set[tuple[RowKind, str]] = field(default_factory=set, init=False, repr=False)
     #: What trains on rows with these fields.
     by_fields: dict[np.dtype[Any], Module] = field(default_factory=dict, init=False, repr=False)
 
@@ -217,6 +219,7 @@ class Module(ClientLearner):
         """Return the same, bound to what trains it on a device."""
         bound = replace(self, bound=trainer)
         bound.tried.update(self.tried)
+        bound.apart.update(self.apart)
         return bound
 
     def settle(self, X: Array) -> None:
@@ -243,6 +246,24 @@ class Module(ClientLearner):
                 check_batches(there, kind, most)
             self.made[seen] = found if found is not None and found.dtype == torch.float32 else None
         return self.made[seen]
+
+    def keep_apart(self, X: Array, device: torch.device) -> None:
+        """Refuse frozen layers that mix examples: in every step they see rows of many tasks at once.
+
+        They are tried in 32 bits on the device that will compute them, or on the processor if it is full.
+        """
+        self._keep_apart(RowKind.of(X), device)
+
+    def _keep_apart(self, kind: RowKind, device: torch.device) -> None:
+        if (kind, device.type) in self.apart or not frozen_layers(self.net):
+            return
+        on = lambda where: guard_layers(ready(copy.deepcopy(self.net).to(where)))  # noqa: E731
+        with matmul_precision(Precision()):
+            try:
+                check_batches(on(device), kind, TOGETHER)
+            except torch.OutOfMemoryError:
+                check_batches(on("cpu"), kind, TOGETHER)
+        self.apart.add((kind, device.type))
 
     @property
     def size(self) -> int:
@@ -319,7 +340,7 @@ class Module(ClientLearner):
     def predict(self, weights: A, X: A) -> A:
         own = self.for_rows(as_array(X) if isinstance(X, Tensor) else X)
         rows = own._tensor(X)
-        own._try(own._kind(rows))
+        own._try(own._kind(rows), rows.device)
         with torch.no_grad(), failures_named(len(rows)):
             out = own.trainer.outputs(own.trainer.stack(self._tensor(weights)), rows).float()
         return _as_given(out, weights)
@@ -397,7 +418,7 @@ class Module(ClientLearner):
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
         kinds = self._kind(X), RowKind(y.shape[2:], y.dtype)
-        self._try(kinds[0])
+        self._try(kinds[0], X.device)
         if kinds not in self.tried:
             check_loss(self.net, self.loss, *kinds)
             self.tried[kinds] = None
@@ -406,13 +427,13 @@ class Module(ClientLearner):
     def _kind(self, X: Tensor) -> RowKind:
         return RowKind(X.shape[2:], X.dtype, self.record)
 
-    def _try(self, kind: RowKind) -> None:
+    def _try(self, kind: RowKind, device: torch.device | None = None) -> None:
         """When inputs of a kind are first seen, check how the network takes such, on synthetic rows."""
         if kind not in self.tried:
             refuse(faults_on_rows(self.net, kind))
-            if self.split is None and frozen_layers(self.net):  # they see rows of many tasks in every step
-                check_batches(guard_layers(ready(copy.deepcopy(self.net).cpu())), kind, TOGETHER)
             self.tried[kind] = way_to_run(self.net, kind)
+        if device is not None and self.split is None:
+            self._keep_apart(kind, device)
         if self.tried[kind] != Way.TOGETHER:
             self.trainer.swapped = None
         if self.tried[kind] == Way.ONE_BY_ONE:

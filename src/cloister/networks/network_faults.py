@@ -254,6 +254,8 @@ def _each_by_itself(net: nn.Module, rows: Tensor) -> bool:
                 _alike(net(rows[i : i + 1].clone())[0], together[i])
                 for i in {round(k * (size - 1) / (PLACES - 1)) for k in range(PLACES)}
             )
+    except torch.OutOfMemoryError:  # says nothing of the network
+        raise
     except Exception as error:
         raise InputError(
             f"The network cannot take {size} rows at once, and then one: {reason(error)}. Frozen layers see "

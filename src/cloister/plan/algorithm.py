@@ -80,6 +80,9 @@ class Network(Protocol):
         Refuse one that mixes examples, tried on a device in batches of up to `most` rows.
         """
 
+    def keep_apart(self, X: Array, device: Any) -> None:
+        """Refuse frozen layers that mix examples, tried on a device."""
+
     def default_score(self, X: Array, y: Array) -> Metric | None:
         """Return the score, from 0 to 1, that the loss suggests for such targets; None if it has none."""
 
