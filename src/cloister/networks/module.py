@@ -257,12 +257,12 @@ class Module(ClientLearner):
     def _keep_apart(self, kind: RowKind, device: torch.device) -> None:
         if (kind, device.type) in self.apart or not frozen_layers(self.net):
             return
-        on = lambda where: guard_layers(ready(copy.deepcopy(self.net).to(where)))  # noqa: E731
+        net = guard_layers(ready(copy.deepcopy(self.net)))
         with matmul_precision(Precision()):
             try:
-                check_batches(on(device), kind, TOGETHER)
+                check_batches(net.to(device), kind, TOGETHER)
             except torch.OutOfMemoryError:
-                check_batches(on("cpu"), kind, TOGETHER)
+                check_batches(net.cpu(), kind, TOGETHER)
         self.apart.add((kind, device.type))
 
     @property
