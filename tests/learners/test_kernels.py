@@ -93,17 +93,49 @@ def check_norms(device, kinds=(torch.float32,)):
     from cloister.networks import norm_kernel
 
     for kind in kinds:
-        for count, width in ((1, 1), (7, 48), (33, 384), (2, 5000)):
+        for count, width in ((0, 48), (1, 1), (7, 48), (33, 384), (2, 5000)):
             given = drawn(device, (count, width), (width,), (width,))
             x, w, b = (one.detach().to(kind) for one in given)
             x.requires_grad_()
             expected = F.layer_norm(x, (width,), w, b, 1e-3)
             compare(norm_kernel.frozen_norm(x, w, b, 1e-3), expected, [x], norm_kernel.APART[kind])
         assert norm_kernel.trusts_norm(48, kind, torch.device(device), 1e-3)
+        check_norms_apart(device, kind)
     right, norm_kernel._launched = norm_kernel._launched, lambda *a, **k: spoilt(right(*a, **k))
     with pytest.warns(UserWarning, match="norms of 49"):
         assert not norm_kernel.trusts_norm(49, torch.float32, torch.device(device), 1e-3)
     norm_kernel._launched = right
+
+
+def check_norms_apart(device, kind, width=48, count=40):
+    """Check that an absurd row is what torch makes of it, and that others are as without it, to the bit."""
+    from cloister.networks.norm_kernel import frozen_norm
+
+    x, w, b, slope = (
+        one.detach().to(kind) for one in drawn(device, (count, width), (width,), (width,), (count, width))
+    )
+    weight = w.repeat_interleave(2)[::2]  # not as it lies in memory
+
+    def there_and_back(norm, rows):
+        rows = rows.clone().requires_grad_()
+        out = norm(rows)
+        return torch.stack([out, *torch.autograd.grad(out, rows, slope)]).detach()
+
+    alone = there_and_back(lambda rows: frozen_norm(rows, weight, b, 1e-3), x)
+    for value in (torch.nan, torch.inf, -torch.inf, 1e30, 0.0):
+        for place in (0, 17, count - 1):
+            rows = x.clone()
+            rows[place] = value
+            found = there_and_back(lambda rows: frozen_norm(rows, weight, b, 1e-3), rows)
+            others = torch.arange(count, device=x.device) != place
+            assert torch.equal(found[:, others], alone[:, others])
+            expected = there_and_back(lambda rows: F.layer_norm(rows, (width,), w, b, 1e-3), rows)
+            if value != 1e30:  # whose square overflows in one order of sums and not in another
+                assert torch.equal(found[:, place].isfinite(), expected[:, place].isfinite())
+    flat = torch.cat([x.new_zeros(1), x.flatten()])  # rows that begin at no whole 16 bytes
+    assert torch.equal(
+        there_and_back(lambda rows: frozen_norm(rows, weight, b, 1e-3), flat[1:].view_as(x)), alone
+    )
 
 
 def check_trust(device, convolutions=CONVOLUTIONS):

@@ -144,11 +144,12 @@ _product.register_autograd(_back, setup_context=_keep)
 def trusts_convolution(images: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
     """Say whether `client_conv2d` is right for such images and filters; a warning says where it is not.
 
-    It counts pixels, of all clients, in 32 bits.
+    It counts pixels, of all clients, and numbers, of one client, in 32 bits.
     """
     left, right, top, bottom = geometry.padding
-    height, width = images.shape[2] + top + bottom, images.shape[3] + left + right
-    return len(images) * height * width < 2**31 and _convolution(
+    pixels = len(images) * (images.shape[2] + top + bottom) * (images.shape[3] + left + right)
+    numbers = pixels // len(weight) * max(weight.shape[1:3])
+    return max(pixels, numbers) < 2**31 and _convolution(
         _trial(images, weight, bias), geometry, torch.get_float32_matmul_precision()
     )
 

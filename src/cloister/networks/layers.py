@@ -296,8 +296,8 @@ class _OneLayerNorm(nn.LayerNorm):
         """Say whether it is frozen, and recorded as it is: compilers fuse norms with what is beside them."""
         frozen = self.bias is not None and not (self.weight.requires_grad or self.bias.requires_grad)
         short = input.dtype in (torch.bfloat16, torch.float32) and input.shape[-1] <= WIDEST_NORM
-        one_axis = len(self.normalized_shape) == 1 and not is_functorch_wrapped_tensor(input)
-        return input.is_cuda and frozen and short and one_axis and get_proxy_mode() is None and _has_triton()
+        fits = tuple(input.shape[-1:]) == self.normalized_shape and not is_functorch_wrapped_tensor(input)
+        return input.is_cuda and frozen and short and fits and get_proxy_mode() is None and _has_triton()
 
 
 def _as_given(input: Tensor) -> AbstractContextManager[Any]:
