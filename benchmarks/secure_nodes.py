@@ -29,9 +29,9 @@ from cloister.engines import RemoteNodes
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
 from cloister.nodes import NodeFolder, NodeSettings
-from cloister.nodes.envelopes import SealedNode, answer_size, new_reader, open_answer, seal_question
+from cloister.nodes.envelopes import SealedNode, asked_size, new_reader, open_answer, seal_question
 from cloister.nodes.identity import Identity, PublicIdentity
-from cloister.nodes.messages import Request, RequestKind, reply_size
+from cloister.nodes.messages import Request, RequestKind, reply_room, reply_size
 from cloister.nodes.node import Node
 from cloister.store.signatures import Operator
 
@@ -76,7 +76,8 @@ class Counted:
         reader = new_reader()
         kinds = {Request.from_bytes(data).kind for data in requests.values()}
         sealed = {
-            name: seal_question(OPERATOR, name, data, reader, self.reply) for name, data in requests.items()
+            name: seal_question(OPERATOR, name, data, reader, reply_room(data, self.reply))
+            for name, data in requests.items()
         }
         told = {
             name: self.pool.submit(answer, str(self.folder / name), data) for name, data in sealed.items()
@@ -85,7 +86,7 @@ class Counted:
             found, spent = future.result()
             if kinds == {RequestKind.ROUND}:
                 self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
-                self.up += answer_size(self.reply)
+                self.up += asked_size(sealed[name])
                 self.down += len(sealed[name])
             key = PublicIdentity.from_text(self.keys[name]).signing
             yield name, open_answer(key, reader, sealed[name], found)

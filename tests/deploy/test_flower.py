@@ -9,6 +9,7 @@ from small_trial import check_finished, deployed, node, small_plan, small_tasks
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 from cloister.nodes.flower import FlowerTransport, body, client_app, message_body, server_app
+from cloister.nodes.messages import Request, RequestKind
 
 
 class Grid:
@@ -79,7 +80,7 @@ def test_answers_count_for_the_name_whose_key_has_signed_them(tmp_path, flower, 
         broken={1: ValueError("no message"), 2: b"garbage"},
     )
     transport = FlowerTransport(grid, made.operator, made.keys, made.settings.reply, said.append)
-    asked = dict.fromkeys(("school-0", "school-1"), b"garbage of the operator's")
+    asked = dict.fromkeys(("school-0", "school-1"), Request(RequestKind.ROUND, "unknown", 0).to_bytes())
     found = dict(transport.ask(asked, deadline=60.0))
     assert sorted(found) == ["school-0", "school-1"]  # both refuse, in their own name
     assert sorted(transport.last_seen) == ["school-0", "school-1"]

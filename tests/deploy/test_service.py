@@ -124,9 +124,7 @@ class Here:
 
     def __init__(self, elm, oak):
         self.keys, self.said = {"elm": elm.public, "oak": oak.public}, []
-        self.service = Service(
-            Gate(ADDRESS, BOSS.public, lambda: self.keys), SIZE, SparseLog(self.said.append)
-        )
+        self.service = Service(Gate(ADDRESS, BOSS.public, lambda: self.keys), SparseLog(self.said.append))
         self.app = self.service.app()
 
     def client(self, auth=None):
@@ -241,7 +239,7 @@ def test_a_question_ends_with_who_asks_and_a_new_one_takes_its_place(two):
 def test_a_node_that_floods_is_slowed_and_holds_one_answer(two):
     elm, oak = two
     here = Here(elm, oak)
-    question = b"question"
+    question = seal_question(BOSS, "elm", b"round 3", READER, 100)
     path = f"/v1/answer/{hashlib.sha256(question).hexdigest()}"
     more = asyncio.Event()
 

@@ -18,7 +18,7 @@ from cloister.engines import RemoteNodes
 from cloister.learners import LeastSquares
 from cloister.nodes import InProcess, Node, NodeFolder, NodeSettings
 from cloister.nodes.identity import Identity
-from cloister.nodes.messages import Reply, ReplyKind, Request
+from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SumStep, reply_room, reply_size
 from cloister.nodes.noise_shares import NoiseShares
 from cloister.secure.double_masking import Step
 from cloister.secure.exchange import packed, unpacked
@@ -138,7 +138,9 @@ class Link:
         return True
 
     def answer(self, name, data):
-        return self.nodes[name].answer(data)
+        reply = self.nodes[name].answer(data)
+        assert len(reply) <= reply_room(data, reply_size(PLAN))
+        return reply
 
 
 def over(link, keys, told=None, folder=None):
@@ -255,6 +257,15 @@ def test_kill_9_of_a_node_between_any_two_lines_that_it_writes(lines, homes, key
     done = over(Reborn(homes), keys)
     assert count[0] > lines
     check_exact(done.board, noisy, [range(N), range(N)])
+
+
+def test_only_an_answer_with_a_message_has_the_size_of_one():
+    asked = {step: Request(RequestKind.ROUND, RUN, 0, asked=50, step=SumStep(0, step)) for step in Step}
+    rooms = {step: reply_room(request.to_bytes(), 800_000) for step, request in asked.items()}
+    assert rooms.pop(Step.MESSAGE) == 800_000
+    assert max(rooms.values()) < 8_000
+    finish = Request(RequestKind.FINISH, RUN, 2, asked=50).to_bytes()
+    assert reply_room(finish, 800_000) == 800_000  # as a round's of a run without steps
 
 
 # ------------------------------------------------------------------ what a lying curator gets

@@ -3,7 +3,7 @@
 A question is signed by the operator for one node. An answer is signed by that node for that question, and
 encrypted to the curator that asks: every question bears a public key whose other half is in that curator's
 memory alone, and ends with it. A question says how many bytes an answer has, whatever that says: a number
-that follows from the plan. So sizes tell nothing.
+that follows from the plan, and the step of a secure sum. So sizes tell nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _QUESTION, _ANSWER, _KEY = b"cloister question 2\0", b"cloister answer 2\0", b"c
 _OPERATORS, _NODES = 64, 96
 #: Bytes of a public key of X25519, of a tag, and of a length.
 _READER, _TAG, _LENGTH = 32, 16, 8
+#: Where a question says how long a reply may be.
+_ROOM = slice(_OPERATORS + _READER, _OPERATORS + _READER + _LENGTH)
 #: No question asks for a longer reply, and no longer one is read.
 LARGEST_REPLY = 1 << 30
 
@@ -28,6 +30,11 @@ LARGEST_REPLY = 1 << 30
 def answer_size(reply: int) -> int:
     """Return how many bytes a sealed answer has if a reply has so many at most."""
     return _NODES + _READER + _LENGTH + reply + _TAG
+
+
+def asked_size(sealed: bytes) -> int:
+    """Return how many bytes the answer to a sealed question has."""
+    return answer_size(int.from_bytes(sealed[_ROOM], "little"))
 
 
 def new_reader() -> Any:
@@ -90,11 +97,10 @@ def seal_answer(key: Any, sealed: bytes, reply: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    at = _OPERATORS + _READER
-    size = int.from_bytes(sealed[at : at + _LENGTH], "little")
+    size = int.from_bytes(sealed[_ROOM], "little")
     if not len(reply) <= size <= LARGEST_REPLY:
         raise InputError(f"A reply of {len(reply)} bytes must fit into what was asked for. Got {size} bytes.")
-    reader = X25519PublicKey.from_public_bytes(sealed[_OPERATORS:at])
+    reader = X25519PublicKey.from_public_bytes(sealed[_OPERATORS : _ROOM.start])
     padded = len(reply).to_bytes(_LENGTH, "little") + reply.ljust(size, b"\0")
     once = new_reader()
     mine: bytes = once.public_key().public_bytes_raw()

@@ -19,6 +19,7 @@ from cloister.core.errors import MissingExtraError, SignatureError
 from cloister.nodes.deploy.deployment import Deployment
 from cloister.nodes.envelopes import SealedNode, new_reader, open_answer, seal_question
 from cloister.nodes.identity import PublicIdentity
+from cloister.nodes.messages import reply_room
 from cloister.nodes.node import Node
 from cloister.store.signatures import Operator
 
@@ -127,7 +128,7 @@ class FlowerTransport:
     def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterator[tuple[str, bytes]]:
         until = time.monotonic() + deadline
         sealed = {
-            name: seal_question(self.operator, name, request, self._reader, self.reply)
+            name: seal_question(self.operator, name, request, self._reader, reply_room(request, self.reply))
             for name, request in requests.items()
         }
         waiting, pending, due = set(requests), dict[str, int](), dict[int, float]()

@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from cloister.core.errors import ClusterError, SignatureError
 from cloister.nodes.entry import KeyAuth, httpx
-from cloister.nodes.envelopes import answer_size, new_reader, open_answer, seal_question
+from cloister.nodes.envelopes import asked_size, new_reader, open_answer, seal_question
 from cloister.nodes.identity import PublicIdentity
 from cloister.nodes.limits import SparseLog
+from cloister.nodes.messages import reply_room
 from cloister.store.signatures import Operator
 
 #: Seconds until the service, or a node whose answer does not count, is asked again: at first, and at most.
@@ -126,7 +127,8 @@ class HttpTransport:
         self, name: str, request: bytes, until: float, found: asyncio.Queue[tuple[str, bytes]]
     ) -> None:
         """Ask one node until it has answered or the time is over."""
-        sealed, pause = seal_question(self.operator, name, request, self._reader, self.reply), SHORTEST
+        room, pause = reply_room(request, self.reply), SHORTEST
+        sealed = seal_question(self.operator, name, request, self._reader, room)
         while (left := until - time.monotonic()) > 0:
             answer = await self._posted(name, sealed, left)
             if answer is not None:
@@ -140,7 +142,7 @@ class HttpTransport:
 
     async def _posted(self, name: str, sealed: bytes, left: float) -> bytes | None:
         """Put a question to the service; return the answer, if there was one in time."""
-        most, data = answer_size(self.reply), bytearray()
+        most, data = asked_size(sealed), bytearray()
         try:
             async with (
                 asyncio.timeout(left + LATE),

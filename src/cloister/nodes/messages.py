@@ -228,7 +228,17 @@ class Reply:
 def reply_size(plan: Plan) -> int:
     """Return the bytes of a plan's longest reply, at most."""
     longest = 8 * plan.longest_message
-    return max(longest, longest_said(plan.n_tasks) if plan.trust.stepwise else 0) + AROUND
+    return max(longest, longest_said(Step.SHARES, plan.n_tasks) if plan.trust.stepwise else 0) + AROUND
+
+
+def reply_room(request: bytes, longest: int) -> int:
+    """Return the bytes that a reply to this question has room for: public, and the same whatever it says.
+
+    That is the plan's longest reply, but in a step of a secure sum in which no message is sent.
+    """
+    head, _ = _head(request, "cloister request 1")
+    step = Step(head["step"][1]) if "step" in head else Step.MESSAGE
+    return longest if step is Step.MESSAGE else longest_said(step, _count(head["asked"])) + AROUND
 
 
 def _frame(head: Mapping[str, Any], *parts: bytes) -> bytes:

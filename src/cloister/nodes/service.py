@@ -27,6 +27,7 @@ from typing import Any
 
 from cloister.core.errors import MissingExtraError
 from cloister.nodes.entry import OPERATOR, Gate
+from cloister.nodes.envelopes import asked_size
 from cloister.nodes.limits import Listener, Rate, SparseLog
 
 #: Bytes of the largest question.
@@ -85,16 +86,14 @@ class Service:
     ----------
     gate : Gate
         Says who sends a request.
-    answer : int
-        Bytes of every answer.
     log : SparseLog
         Tells the operator what is refused. Neither addresses nor what was sent are said.
     listener : Listener, optional
         Where connections come from; told of those that have asked.
     """
 
-    def __init__(self, gate: Gate, answer: int, log: SparseLog, listener: Listener | None = None) -> None:
-        self.gate, self.answer_bytes, self.log, self.listener = gate, answer, log, listener
+    def __init__(self, gate: Gate, log: SparseLog, listener: Listener | None = None) -> None:
+        self.gate, self.log, self.listener = gate, log, listener
         self.boxes: dict[str, Mailbox] = {}
         self.strangers = Rate(OF_STRANGER, burst=20 * OF_STRANGER)
         self.nodes = Rate(OF_NODE, burst=2 * OF_NODE)
@@ -214,13 +213,12 @@ class Service:
         box.seen, asked = time.monotonic(), box.question
         if asked is None or asked.id != request.path_params["id"]:
             return Response(status_code=409)
-        if request.headers.get("content-length") != str(self.answer_bytes):
-            return self._refused(
-                413, f"{_bears(who)} was an answer that has not {self.answer_bytes} bytes, as all have."
-            )
+        size = asked_size(asked.body)
+        if request.headers.get("content-length") != str(size):
+            return self._refused(413, f"{_bears(who)} was an answer that has not the bytes that are due.")
         box.upload.clear()  # of an earlier one that is still coming: it counts no more
         box.upload = mine = bytearray()
-        body = await self._read(request, self.answer_bytes, mine)
+        body = await self._read(request, size, mine)
         if body is None or box.upload is not mine:
             return self._refused(408, f"{_bears(who)} was an answer that did not come in time.")
         if box.question is not asked or asked.answer.done():
@@ -284,8 +282,6 @@ class ServiceSettings:
         Returns the public keys of the nodes that are registered now, by their names.
     certificate, key : str
         Files of the certificate and its key.
-    answer : int
-        Bytes of every answer.
     """
 
     address: str
@@ -294,7 +290,6 @@ class ServiceSettings:
     keys: Callable[[], Mapping[str, str]]
     certificate: str
     key: str
-    answer: int
 
 
 def serve(settings: ServiceSettings, tell: Callable[[str], None], watch: Any = None) -> None:
@@ -321,7 +316,7 @@ def serve(settings: ServiceSettings, tell: Callable[[str], None], watch: Any = N
     each = min(4 * count + 64, most // 2)
     listener = Listener(host.strip("[]"), int(port), each=each, most=most, patience=PATIENCE, log=log)
     gate = Gate(settings.address, settings.operator, settings.keys)
-    app = Service(gate, settings.answer, log, listener).app()
+    app = Service(gate, log, listener).app()
     config = uvicorn.Config(
         app if watch is None else watch(app),
         ssl_certfile=settings.certificate,

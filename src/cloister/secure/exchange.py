@@ -60,10 +60,14 @@ def unpacked(data: bytes, count: int) -> list[dict[int, bytes]]:
     return tables
 
 
-def longest_said(tasks: int) -> int:
-    """Return how many bytes a task says at most in a step that is not its message."""
-    shares = tasks * (_ENTRY + 2 * SHARE + TAG)
-    return max(4 + 2 * KEY + _SIGNATURE, 2 * _TABLE + shares)
+def longest_said(step: Step, tasks: int) -> int:
+    """Return how many bytes one of so many tasks says at most in a step that is not its message."""
+    match step:
+        case Step.SHARES:
+            return _TABLE + tasks * (_ENTRY + 2 * SHARE + TAG)
+        case Step.OPENING:
+            return 2 * _TABLE + tasks * (_ENTRY + SHARE)
+    return 4 + 2 * KEY + _SIGNATURE
 
 
 #: How many tables are shown at each step: keys, sealed shares, survivors, signatures.

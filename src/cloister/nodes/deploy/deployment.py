@@ -33,7 +33,6 @@ from cloister.core.roster import Roster
 from cloister.engines.curator import Posted
 from cloister.engines.run import Run, run
 from cloister.ledger import Ledger
-from cloister.nodes.envelopes import answer_size
 from cloister.nodes.http_transport import HttpTransport
 from cloister.nodes.identity import PublicIdentity
 from cloister.nodes.remote import RemoteNodes, Transport
@@ -72,7 +71,7 @@ class DeploymentSettings:
     deadline : float
         Seconds that every round waits for messages: public.
     reply : int
-        Bytes of the plan's largest reply: every answer is made as long.
+        Bytes of the plan's largest reply: every answer with a message is made as long.
     seed : int, optional
         The seed of the noise, for tests and papers: nothing is promised then, and nodes must have agreed.
     """
@@ -198,7 +197,6 @@ class Deployment:
             _Registered(self, tell),
             str(self.certificate),
             str(self.certificate.with_suffix(".key")),
-            answer_size(told.reply),
         )
 
     def transport(self) -> HttpTransport:
