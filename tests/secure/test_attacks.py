@@ -263,4 +263,4 @@ def test_a_point_of_small_order_is_refused():
     from cloister.secure.primitives import agreed
 
     with pytest.raises(InputError, match="large order"):
-        agreed(os.urandom(32), bytes(32))
+        agreed(os.urandom(32), {0: bytes(32)})

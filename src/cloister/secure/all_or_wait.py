@@ -79,10 +79,8 @@ class Member:
         check_offers(self.session, self.session.setup, listed, self.offer(), self.session.tasks)
         keys = offers_digest(self.session.setup, listed)
         once(self.memory, "keys", keys, "Other keys were shown in this run. Nothing is answered any more.")
-        private = self._private("pair")
-        self.agreements = {
-            offer.place: agreed(private, offer.pair) for offer in listed if offer.place != self.signer.place
-        }
+        others = {offer.place: offer.pair for offer in listed if offer.place != self.signer.place}
+        self.agreements = agreed(self._private("pair"), others)
         self.keys = keys
 
     def mask(self, round: int, head: bytes, message: Integers) -> Words:

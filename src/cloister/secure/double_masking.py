@@ -155,19 +155,16 @@ class Member:
         """Return shares of the own seed and pair key, sealed for each of those who offered keys."""
         offers = list(offers)
         keys = self._keys(offers)
-        return {
-            offer.place: sealed(self._box(offer, keys, to_them=True), self._share(offer.place), keys)
-            for offer in offers
-            if offer.place != self.place
-        }
+        others = [offer for offer in offers if offer.place != self.place]
+        boxes = self._box_keys(others, keys, to_them=True)
+        return {place: sealed(key, self._share(place), keys) for place, key in boxes.items()}
 
     def mask(self, offers: Iterable[Offer], boxes: Mapping[int, bytes], message: Integers) -> Words:
         """Return the masked message, for those whose shares it holds; `boxes` are what they sealed for it."""
         offers = list(offers)
         keys, _ = self._held(offers, boxes)
         commit(self.memory, self.attempt.round, self.attempt.head, message)
-        private, others = self._private("pair"), [o for o in offers if o.place in boxes]
-        agreements = {other.place: agreed(private, other.pair) for other in others}
+        agreements = agreed(self._private("pair"), {o.place: o.pair for o in offers if o.place in boxes})
         total = masked(message, self.place, agreements, self.attempt.context, keys)
         total += mask(own_mask_key(self._seed("own"), self.attempt.context), total.size)
         return total
@@ -223,10 +220,8 @@ class Member:
         self.attempt.check_size({*boxes, self.place}, self.attempt.session.fewest, "Shares")
         refusal = "Shares of other tasks were shown in this attempt."
         once(self.memory, self._named("holders"), encoded(*sorted(boxes)), refusal)
-        held = {
-            place: unsealed(self._box(offered[place], keys, to_them=False), box, keys)
-            for place, box in boxes.items()
-        }
+        box_keys = self._box_keys([offered[place] for place in boxes], keys, to_them=False)
+        held = {place: unsealed(box_keys[place], box, keys) for place, box in boxes.items()}
         return keys, held | {self.place: self._share(self.place)}
 
     def _check_survivors(self, offers: list[Offer], boxes: Mapping[int, bytes], alive: set[int]) -> bytes:
@@ -258,10 +253,14 @@ class Member:
     def _private(self, name: str) -> bytes:
         return pair_private(self._seed(name)[:SECRET], self.attempt.context)
 
-    def _box(self, other: Offer, keys: bytes, to_them: bool) -> bytes:
-        """Return the key that seals what goes from one task to the other, in this direction."""
-        ends = (self.place, other.place) if to_them else (other.place, self.place)
-        return derived(agreed(self._private("box"), other.box), "box", keys, *ends)
+    def _box_keys(self, others: Iterable[Offer], keys: bytes, to_them: bool) -> dict[int, bytes]:
+        """Return the keys that seal what goes from this task to others, or from them to it."""
+        found = {}
+        secrets = agreed(self._private("box"), {other.place: other.box for other in others})
+        for place, secret in secrets.items():
+            ends = (self.place, place) if to_them else (place, self.place)
+            found[place] = derived(secret, "box", keys, *ends)
+        return found
 
     def _named(self, name: str) -> str:
         return f"{self.attempt.round} {self.attempt.number} {name}"
@@ -384,6 +383,6 @@ class Collector:
         offered = {offer.place: offer for offer in self.offers}
         if public_key(private) != offered[place].pair:
             raise InputError(f"The shares of task {place}'s key do not give it back: one of them is wrong.")
-        agreements = {other: agreed(private, offered[other].pair) for other in self.alive}
+        agreements = agreed(private, {other: offered[other].pair for other in self.alive})
         nothing = np.zeros(size, dtype=np.int64)
         return -masked(nothing, place, agreements, self.attempt.context, self.keys)

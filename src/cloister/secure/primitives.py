@@ -7,6 +7,7 @@ no two purposes share a key, and a key seals one text at most, under a nonce of 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -59,12 +60,11 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes) -> bytes:
-    """Return what two know after each has seen the other's public key (X25519)."""
+def agreed(private: bytes, publics: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Return what the owner of a private key knows with each of others, by their public keys (X25519)."""
+    own = X25519PrivateKey.from_private_bytes(private)
     try:
-        return X25519PrivateKey.from_private_bytes(private).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
+        return {at: own.exchange(X25519PublicKey.from_public_bytes(key)) for at, key in publics.items()}
     except ValueError:  # a point of small order: everybody would know the secret
         raise InputError(
             "A public key must be a point of X25519 of large order. Refuse who sent it."
