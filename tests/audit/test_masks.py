@@ -61,6 +61,18 @@ def test_weak_masks_are_convicted(monkeypatch, generator, words):
     assert words in reasons(Trust.secure_sum())
 
 
+def test_a_weak_mask_of_its_own_is_convicted(monkeypatch):
+    """It hides under pairs' masks until a curator that says a message is late takes those off."""
+    monkeypatch.setattr(double_masking, "mask", twister)
+    assert "next number follows from those before" in reasons(Trust.secure_sum(1))
+
+
+def test_too_few_helpers_for_a_set_are_convicted(monkeypatch):
+    """Half of the tasks and a colluder are enough: two sets open."""
+    monkeypatch.setattr(trust.SecureSum, "threshold", lambda self, n_tasks: n_tasks // 2 + 1)
+    assert "two sets of survivors" in reasons(Trust.secure_sum(1))
+
+
 def test_a_mask_for_all_rounds_is_convicted(monkeypatch):
     context = Session.context
     monkeypatch.setattr(Session, "context", lambda self, round, head, n: context(self, 0, b"", n))

@@ -8,8 +8,11 @@ A few tasks sum up made-up messages, and the auditor plays a curator that keeps 
   bits of a masked message of zeros are a sequence whose linear complexity is half its length. A Mersenne
   Twister's is 19,937, however long it is, and that of two of them together at most twice that
   (Massey, "Shift-register synthesis and BCH decoding", 1969).
+* A message that came too late is still under the mask of its own, when shares have taken the others off; that
+  mask is judged as well.
 * Keys are fresh in every attempt. A task answers a round on one board with one message, signs one set an
-  attempt, helps with one set a round, and never hands out both shares of another task.
+  attempt, helps with one set a round, and never hands out both shares of another task. Two sets do not open,
+  each named to half of the tasks, with one that colludes and signs both.
 
 None of these convicts by chance: what is random is judged at a level of 1e-12.
 """
@@ -17,7 +20,7 @@ None of these convicts by chance: what is random is judged at a level of 1e-12.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -30,9 +33,11 @@ from cloister.plan.plan import Plan
 from cloister.privacy.trust import SecureSum
 from cloister.secure.committee import Committee, Seen
 from cloister.secure.double_masking import Step
+from cloister.secure.session import ShortMemory
+from cloister.secure.shamir import combined, weights
 
-#: Words of a masked message: twice as many as two Mersenne Twisters hide behind, and a few.
-WORDS = 2 * 2 * 19_937 + 252
+#: Words of a message under one mask, and under two: more than twice what Mersenne Twisters hide behind.
+_OWN, WORDS = 2 * 19_937 + 252, 2 * 2 * 19_937 + 252
 #: Tasks of sums that wait for all, whose messages are under two masks each; of sums with drop-outs.
 _FEW, _SOME = 3, 5
 _LEVEL = 1e-12
@@ -68,14 +73,14 @@ def check_masks(plan: Plan) -> Masks | None:
     >>> algorithm = MeanRegularized(LeastSquares(3), rounds=2)
     >>> plan = Plan(algorithm, n_tasks=9, trust=Trust.secure_sum(dropouts=1)).calibrate(epsilon=1.0)
     >>> print(check_masks(plan))
-    nothing shows in a curator's view of 5 sums
+    nothing shows in a curator's view of 6 sums
     """
     trust = plan.trust
     if not isinstance(trust, SecureSum):
         return None
     found, sums = [*_all_or_wait(plan)], 2
     if trust.dropouts:
-        found, sums = [*found, *_drop_outs(plan)], 5
+        found, sums = [*found, *_drop_outs(plan)], 6
     return Masks(tuple(dict.fromkeys(found)), sums)
 
 
@@ -89,8 +94,7 @@ def _all_or_wait(plan: Plan) -> Iterator[str]:
     assert committee.seen is not None
     rows = [row for seen in committee.seen for row in seen.rows.values()]
     yield from _looks(rows)
-    if linear_complexity((rows[0] & np.uint64(1)).astype(np.uint8)) < WORDS // 2 - 100:
-        yield "masks come from a generator whose next number follows from those before"
+    yield from _predictable(rows[0])
     member = committee.joined()[0]
     another = nothing[0] + 1
     yield from _passes(lambda: member.mask(0, bytes(32), another), "a task sends two messages in one round")
@@ -98,53 +102,84 @@ def _all_or_wait(plan: Plan) -> Iterator[str]:
 
 
 def _drop_outs(plan: Plan) -> Iterator[str]:
-    """Say what shows in three sums from which tasks drop out, one of them tried twice."""
+    """Say what shows in four sums from which tasks drop out, one of them tried twice."""
     committee = Committee.of("audit", plan.fingerprint, SecureSum(1, 1), _SOME, seen=[])
     messages = {place: np.full(4096, place + 1) for place in range(_SOME)}
     due = sum(range(1, _SOME + 1))
-    for round, lost in ((0, None), (1, 4)):
-        gone = {} if lost is None else {Step.MESSAGE: [lost]}
-        total = committee.sum(round, b"head", messages, gone)
-        if (total.values != due - (0 if lost is None else lost + 1)).any():
+    for round, gone in enumerate(([], [4])):
+        total = committee.sum(round, b"head", messages, {Step.MESSAGE: gone})
+        if (total.values != due - sum(place + 1 for place in gone)).any():
             yield "an opened sum is not that of the messages"
-    for attempt, gone in ((0, {Step.SURVIVORS: [0, 1]}), (1, {Step.MESSAGE: [2]})):
+    unsigned, everybody = Step.SURVIVORS, list(range(_SOME))
+    tries = (2, 0, unsigned, [0, 1]), (2, 1, Step.MESSAGE, [2]), (3, 0, unsigned, everybody)
+    for round, attempt, step, gone in tries:
         try:
-            committee.sum(2, b"head", messages, gone, attempt)
+            committee.sum(round, b"head", messages, {step: gone}, attempt)
         except CloisterError:
             if attempt:
                 yield "an attempt in which nothing was opened cannot be tried again"
     assert committee.seen is not None
-    yield from _looks([row for seen in committee.seen for row in seen.rows.values()])
-    keys = [key for seen in committee.seen for offer in seen.offers for key in (offer.pair, offer.box)]
+    _, one_lost, again, _, undecided = views = committee.seen
+    yield from _looks([row for seen in views for row in seen.rows.values()])
+    offers = [offer for seen in views for offer in seen.collector.offers]
+    keys = [key for offer in offers for key in (offer.pair, offer.box)]
     if len(set(keys)) < len(keys):
         yield "keys of one attempt come again in another"
-    boxes = [box for seen in committee.seen for held in seen.boxes.values() for box in held.values()]
+    boxes = [box for seen in views for held in seen.collector.boxes.values() for box in held.values()]
     if len(set(boxes)) < len(boxes):
         yield "a sealed share comes again"
-    yield from _shares_of_one(committee.seen, committee.session.threshold)
-    yield from _second_sets(committee)
+    yield from _shares_of_one(views, committee.session.threshold)
+    yield from _late_message(committee, one_lost, 4)
+    yield from _two_sets(committee, undecided)
+    yield from _second_sets(committee, one_lost)
+    yield from _passes(lambda: committee.member(again.collector.attempt, 2), "an attempt goes back")
 
 
-def _second_sets(committee: Committee) -> Iterator[str]:
+def _second_sets(committee: Committee, seen: Seen) -> Iterator[str]:
     """Ask tasks, after a crash and of what they remember, for what they may not do twice."""
-    assert committee.seen is not None
-    seen = next(one for one in committee.seen if one.attempt.round == 1)
-    asked = committee.member(seen.attempt, 0)
-    other = sorted({*seen.boxes} - {1})
+    told = seen.collector
+    asked = committee.member(told.attempt, 0)
+    other = sorted({*told.boxes} - {1})
     signs = "a task signs two sets of survivors in one attempt"
-    yield from _passes(lambda: asked.sign(seen.offers, seen.boxes[0], other), signs)
-    later = seen.attempt.again()
+    yield from _passes(lambda: asked.sign(told.offers, told.boxes[0], other), signs)
     helps = "a task that has helped to open a set takes part in another attempt"
-    yield from _passes(lambda: committee.member(later, 0), helps)
-    last = committee.seen[-1].attempt
-    back = next(one.attempt for one in committee.seen if one.attempt.round == last.round)
-    yield from _passes(lambda: committee.member(back, 2), "an attempt goes back")
+    yield from _passes(lambda: committee.member(told.attempt.again(), 0), helps)
+
+
+def _late_message(committee: Committee, seen: Seen, lost: int) -> Iterator[str]:
+    """Say what shows in a message of zeros that came late, when shares take its pairs' masks off."""
+    told, helpers = seen.collector, seen.openings[: committee.session.threshold]
+    row = committee.member(told.attempt, lost).mask(told.offers, told.boxes[lost], np.zeros(_OWN, np.int64))
+    factors = weights([one.place + 1 for one in helpers])
+    row += told.pair_masks(lost, combined(factors, [one.pairs[lost] for one in helpers]), row.size)
+    yield from _looks([row])
+    yield from _predictable(row)
+
+
+def _two_sets(committee: Committee, seen: Seen) -> Iterator[str]:
+    """Name two sets, each to two of the tasks and to the last one, which signs whatever it is shown."""
+    told, last, opened = seen.collector, _SOME - 1, 0
+    for voters, lost in (((0, 1), 3), ((2, 3), 0)):
+        alive = sorted({*told.boxes} - {lost})
+        ballots = {}
+        for place in (*voters, last):
+            member = committee.member(told.attempt, place)
+            member = replace(member, memory=ShortMemory()) if place == last else member
+            ballots[place] = member.sign(told.offers, told.boxes[place], alive)
+        try:
+            for place in voters:
+                committee.member(told.attempt, place).open(told.offers, told.boxes[place], alive, ballots)
+            opened += 1
+        except CloisterError:
+            continue
+    if opened > 1:
+        yield "tasks help to open two sets of survivors, each named to half of them"
 
 
 def _shares_of_one(views: list[Seen], threshold: int) -> Iterator[str]:
     """Say if the shares that were handed out in a round give both masks of one task."""
-    for round in {seen.attempt.round for seen in views}:
-        openings = [one for seen in views if seen.attempt.round == round for one in seen.openings]
+    for round in {seen.collector.attempt.round for seen in views}:
+        openings = [one for seen in views if seen.collector.attempt.round == round for one in seen.openings]
         places = {place for one in openings for place in (*one.seeds, *one.pairs)}
         for place in places:
             seeds = {one.place for one in openings if place in one.seeds}
@@ -159,6 +194,12 @@ def _passes(ask: Callable[[], object], complaint: str) -> Iterator[str]:
     except CloisterError:
         return
     yield complaint
+
+
+def _predictable(row: Words) -> Iterator[str]:
+    """Say if the lowest bits of a masked message of zeros follow from those before."""
+    if linear_complexity((row & np.uint64(1)).astype(np.uint8)) < row.size // 2 - 100:
+        yield "masks come from a generator whose next number follows from those before"
 
 
 def _looks(rows: list[Words]) -> Iterator[str]:

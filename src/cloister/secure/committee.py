@@ -16,16 +16,14 @@ from cloister.secure import all_or_wait, double_masking
 from cloister.secure.double_masking import Step
 from cloister.secure.exchange import Exchange, said, unpacked
 from cloister.secure.primitives import identity
-from cloister.secure.session import Offer, Session, ShortMemory, Signer
+from cloister.secure.session import Session, ShortMemory, Signer
 
 
 @dataclass
 class Seen:
     """What a curator has of one attempt at a sum, as far as it went."""
 
-    attempt: double_masking.Attempt
-    offers: list[Offer] = field(default_factory=list)
-    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
+    collector: double_masking.Collector
     rows: dict[int, Words] = field(default_factory=dict, repr=False)
     openings: list[double_masking.Opening] = field(default_factory=list, repr=False)
 
@@ -78,7 +76,7 @@ class Committee:
 
         `missing` says from which step on tasks do not answer, where they may drop out.
         """
-        seen = Seen(double_masking.Attempt(self.session, round, head, attempt))
+        seen = Seen(double_masking.Collector(double_masking.Attempt(self.session, round, head, attempt)))
         if self.seen is not None:
             self.seen.append(seen)
         if self.session.trust.dropouts:
@@ -107,8 +105,8 @@ class Committee:
     ) -> NoisySum:
         gone: set[int] = set()
         size = len(next(iter(messages.values())))
-        exchange = Exchange(double_masking.Collector(seen.attempt), size)
-        members = {place: self.member(seen.attempt, place) for place in range(self.session.tasks)}
+        exchange = Exchange(seen.collector, size)
+        members = {place: self.member(seen.collector.attempt, place) for place in range(self.session.tasks)}
         total = None
         for step in Step:
             gone.update(missing.get(step, ()))
@@ -121,6 +119,5 @@ class Committee:
             }
             seen.note(step, told)
             total = exchange.take(step, told)
-            seen.offers, seen.boxes = exchange.collector.offers, exchange.collector.boxes
         assert total is not None
         return total

@@ -372,12 +372,12 @@ class Collector:
             seed = combined(factors, [one.seeds[place] for one in helpers])
             total -= mask(own_mask_key(seed, self.attempt.context), total.size)
         for place in dead:
-            total -= self._pair_masks(
+            total -= self.pair_masks(
                 place, combined(factors, [one.pairs[place] for one in helpers]), total.size
             )
         return NoisySum(total.view(np.int64), len(alive))
 
-    def _pair_masks(self, place: int, seed: bytes, size: int) -> Words:
+    def pair_masks(self, place: int, seed: bytes, size: int) -> Words:
         """Return what a lost task would have taken off, with its sign turned: masks of its pairs."""
         private = pair_private(seed, self.attempt.context)
         offered = {offer.place: offer for offer in self.offers}
