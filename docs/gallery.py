@@ -31,9 +31,8 @@ NAMES = (
 )
 INTRODUCTION = """# Gallery
 
-Pictures, and the program that drew each: copy it, run it, change it. They need the extra `tables`
-(`writers.py` needs `torch`), and take seconds (`false_claims.py` half a minute). Noise is drawn anew in
-every run.
+Pictures, and the program that drew each: copy it, run it, change it. They need the extra `tables`,
+and take seconds (`false_claims.py` half a minute). Noise is drawn anew in every run.
 """
 STYLE = {
     "figure.figsize": (6.4, 3.8),
@@ -61,8 +60,8 @@ def _section(name: str) -> str:
     heading, _, says = title.rstrip(".").partition(": ")
     begins = ast.parse(source).body[1].lineno
     return (
-        f"## {heading}\n{says[:1].upper()}{says[1:]}.\n\n{text}\n\n![{title}](gallery/{name}.png)\n\n"
-        f"[The program](gallery/{name}.py):\n\n"
+        f"## {heading}\n{says[:1].upper()}{says[1:]}.\n\n{text}\n\n![{heading}](gallery/{name}.png)\n\n"
+        f"[Program](gallery/{name}.py):\n\n"
         f"```{{literalinclude}} gallery/{name}.py\n:lines: {begins}-\n```\n"
     )
 

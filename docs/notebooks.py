@@ -14,7 +14,7 @@ from typing import Any
 
 DOCS = Path(__file__).parent
 #: Tutorials that have a notebook.
-NAMES = ("spreadsheet", "networks", "few-shot")
+NAMES = ("networks", "few-shot")
 _EXAMPLE = re.compile(r"^```python\n(>>> .*?)^```\n", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)]+\.(?:md|svg)[^)]*)\)")
 

@@ -1,9 +1,8 @@
 """One by one: wards that join a stream, each with a model at its arrival.
 
-400 made-up wards of ten rows, and ten more to judge by, come one after the other. Each learns from what
-those before it have said and its own rows, then says one bounded message. Without noise the error is as
-low as it gets after some 60 wards. At epsilon 5 the first ones gain as much, the noise shows in the middle,
-and after some 230 wards both are alike.
+400 made-up wards of ten rows come one after the other. Each learns from what those before it have
+said and its own rows, then says one bounded message. Without noise the error is as low as it gets
+after some 60 wards. At epsilon 5 the first ones gain as much; after some 230 wards both are alike.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """What an attacker can do: the whole trade-off that a plan proves, before any data are touched.
 
-All others together test whether one task holds certain data. They choose how often they may raise a false
-alarm; the curve says how often they can be right, at most. On the diagonal they guess. A person with rows
-in two tasks is protected by the dashed line.
+All others together test whether one task holds certain data. They choose how often they may raise a
+false alarm; the curve says how often they can be right, at most. Dashed: a person with rows in two
+tasks.
 """
 
 import matplotlib.pyplot as plt

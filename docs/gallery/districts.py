@@ -1,7 +1,7 @@
 """Schools in districts: public groups have priors of their own, for the same epsilon.
 
-300 made-up schools in three districts that differ. A new school that names its district is predicted by
-its district's prior; without groups it would have what all schools have in common.
+300 made-up schools in three districts that differ. A new school that names its district is
+predicted by its district's prior.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,7 @@
 """Drawn together: one coefficient of every school, alone and with the others.
 
-How much a family's means say about mathematics, in 160 American schools. Alone, the slope of a school
-with few pupils may be anything; with what all have said, privately, slopes are drawn to what schools have
-in common.
+How much a family's means say about mathematics, in 160 American schools. Alone, the slope of a
+school with few pupils may be anything.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,7 @@
 """Enough tasks: what joining keeps of the gain, by how many take part.
 
-From public numbers alone: how many tasks, how many columns, which epsilon. Shaded is where four of five
-runs end, as a share of what sharing without noise would gain. `cloister plan --web` has the same with
-sliders.
+From public numbers alone. Shaded is where four of five runs end, as a share of what sharing without
+noise would gain. `cloister plan --web` has the same with sliders.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """Seventeen false claims: what mechanisms promise, and what an attack measures.
 
-Most of them are printed in four papers, or are in the code of one. Every red dot is a lower bound on the
-epsilon of such a mechanism, found by running it; the cross is what it claims. Green is the repaired twin
-of each under the very same attack: never to the right of its own claim. `cloister museum` prints them.
+Every red dot is a lower bound on the epsilon of a mechanism, found by running it; the cross is what
+it claims. Green is the repaired twin of each under the very same attack. `cloister museum` prints
+them.
 """
 
 import matplotlib.pyplot as plt

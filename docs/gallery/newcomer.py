@@ -1,7 +1,7 @@
 """A school that comes later: predictions from the billboard, before it has a row, and with each it gets.
 
-It was not in the run. It reads what is public and learns at home: nothing leaves it, nothing is spent.
-Shaded is where 90 % of its pupils are predicted to be; they are the dots.
+It was not in the run. It reads what is public and learns at home: nothing leaves it, nothing is
+spent. Shaded is where 90 % of its pupils are predicted to be; they are the dots.
 """
 
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 """The price of privacy: the error that is left on new rows, at every epsilon.
 
-160 American schools predict their pupils' mathematics test. In the run that is shown, about a quarter of
-what sharing without noise gains is kept at epsilon 0.1, three quarters at 1, and nearly all at 10.
-`epsilon=inf` is the run without noise, and protects nobody.
+160 American schools predict their pupils' mathematics test. In the run that is shown, about a
+quarter of what sharing without noise gains is kept at epsilon 0.1, three quarters at 1, and nearly
+all at 10. `epsilon=inf` protects nobody.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,6 @@
 """Noise for running totals: five ways to hide one task in 1,024 rounds, equally well.
 
-Algorithms that add up what they hear suffer from the noise of a total. Fresh noise in each round adds up;
-noise that takes back part of its past stays small.
+Fresh noise in each round adds up in a total; noise that takes back part of its past stays small.
 """
 
 import matplotlib.pyplot as plt

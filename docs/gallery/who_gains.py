@@ -1,8 +1,7 @@
 """Who gains: what joining brings each school, by how many pupils it has.
 
 Each dot is one of 2,410 English schools; above 0 its error is smaller than it would be alone. Small
-schools gain most, large ones lose nothing on average. The picture is for whoever holds all rows: a school
-that wants to know asks `cloister gain` at home.
+schools gain most, large ones lose nothing on average. The picture is for whoever holds all rows.
 """
 
 import matplotlib.pyplot as plt

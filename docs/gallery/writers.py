@@ -1,7 +1,8 @@
 """A network for each writer: what all have in common, and what each makes of it at home.
 
-200 writers, made up of scikit-learn's digits, have eight images each, with an ink of their own. They
-learn one network together, privately; at home each tunes it to itself. Needs the extra `networks`.
+200 writers, made up of scikit-learn's digits, have eight images each, with an ink of their own.
+They learn one network together, privately; at home each tunes it to itself. Needs the extra
+`networks`.
 """
 
 import matplotlib.pyplot as plt
