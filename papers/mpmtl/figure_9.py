@@ -101,8 +101,7 @@ def finding(data: Data) -> str:
     mine = data["school"]
     told = {how: tradeoff.against(data, "school", how) for how in ("published LR", "repaired LR", "Joint")}
     return (
-        f"Against learning alone ({tradeoff.best(mine, ALONE)[1][0]:.3f}) Algorithm 2 is "
-        f"{told['published LR']} "
-        f"with its own noise and {told['repaired LR']} with a true guarantee. A shared prior is "
+        f"Learning alone has {tradeoff.best(mine, ALONE)[1][0]:.3f}. With its own noise Algorithm 2 is "
+        f"{told['published LR']}; with a true guarantee it is {told['repaired LR']}. A shared prior is "
         f"{told['Joint']}, and ends at {mine['Joint'][-1][0]:.3f}."
     )

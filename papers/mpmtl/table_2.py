@@ -11,6 +11,7 @@ convexity) and the public shift are the best in hindsight; δ = 1/(m log m).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,15 +29,18 @@ from papers.pictures import COLOURS, legend
 
 NOT_COVERED = (
     "the half with δ = 0, which is `mpmtl-table-2-pure`; constants of the bounds, which the paper does not "
-    "print; "
-    "5 draws."
+    "print; 5 draws."
 )
+#: The power of a theorem by acceleration and strong convexity.
+Powers = Mapping[tuple[bool, bool], float]
 FAMILIES = {"low_rank": LowRank, "group_sparse": GroupSparse}
-#: Acceleration, strong convexity: the power in Table 2 for delta > 0.
-POWERS = {(False, False): 2 / 5, (False, True): 1 / 2, (True, False): 4 / 9, (True, True): 1 / 3}
+#: Those of Table 2 for δ > 0.
+POWERS: Powers = {(False, False): 2 / 5, (False, True): 1 / 2, (True, False): 4 / 9, (True, True): 1 / 3}
 EPSILONS, COUNTS, ROUNDS = (30.0, 100.0, 300.0, 1000.0, 3000.0), (80, 160, 320, 640), (1, 4, 16, 64, 256)
 AT, TASKS, LR, STRONG = 100.0, 320, 5.0, 0.02
 HOW = ("published", "repaired")
+#: Rounds of what is measured, in its order; of repaired noise without and with a shift.
+TRIED = {"published": ROUNDS, "repaired": tuple(rounds for rounds in ROUNDS for _ in range(2))}
 
 
 def cells(options: Options) -> list[Cell]:
@@ -95,25 +99,28 @@ class Objective:
         return max(self.value(weights) - self.least, 1e-12)
 
 
-def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
-    """Return the distance from the optimum for each number of rounds, and shift if there is one."""
-    m, seed = cell["tasks"], cell["seed"]
-    tasks = drawn(cell["problem"], seed, m)
-    family = FAMILIES[cell["problem"]]
-    algorithm = family(
+def objective_of(cell: Cell) -> Objective:
+    """Return what is minimised, on the tasks of a cell."""
+    tasks = drawn(cell["problem"], cell["seed"], cell["tasks"])
+    algorithm = FAMILIES[cell["problem"]](
         LeastSquares(tasks.X.shape[1]),
-        lam=0.02 * math.sqrt(m / TASKS),
+        lam=0.02 * math.sqrt(cell["tasks"] / TASKS),
         clip=2.5,  # more than any model is long
         lr=LR,
         accelerated=cell["accelerated"],
         strong=STRONG if cell["strong"] else 0.0,
         warmup=0,
     )
-    objective = Objective(algorithm, tasks)
+    return Objective(algorithm, tasks)
+
+
+def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
+    """Return the distance from the optimum for each number of rounds, and shift if there is one."""
+    objective, m, seed = objective_of(cell), cell["tasks"], cell["seed"]
     found: dict[str, list[float]] = {how: [] for how in HOW}
     # Budgets like Q^-t would leave nothing for the first of 256 rounds.
     for rounds in ROUNDS[: -1 if cell["strong"] else None]:
-        once = replace(algorithm, rounds=rounds)
+        once = replace(objective.algorithm, rounds=rounds)
         plan = published_plan(once, m, cell["epsilon"])
         found["published"].append(objective.distance(objective.end(plan, seed)))
         for shift in (0.0, 1.0):
@@ -123,66 +130,74 @@ def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
     return found
 
 
-def effective(epsilon: float, m: int) -> float:
+def effective(epsilon: float) -> float:
     """Return ε', which the theorems have where Table 2 has ε."""
-    delta = paper_delta(m)
+    delta = paper_delta(TASKS)
     return epsilon / math.sqrt(math.log(math.e + epsilon / math.sqrt(2 * delta)) + 2 * epsilon)
 
 
-def slope(x: list[float], y: list[float]) -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+def slope(x: Iterable[float], y: list[float]) -> float:
+    return float(np.polyfit(np.log(list(x)), np.log(y), 1)[0])
 
 
-def summarise(found: Found) -> Data:
+def summarise(
+    found: Found,
+    at: float = AT,
+    tried: Mapping[str, Sequence[int]] = TRIED,
+    scale: Callable[[float], float] = effective,
+) -> Data:
+    """Return slopes in ε on some scale, and in the number of tasks at one ε, for every line of the table."""
     data: Data = {}
-    for (problem, fast, strong), _ in by(found, "problem", "accelerated", "strong").items():
-        mine = [
-            (c, v)
-            for c, v in found
-            if (c["problem"], c["accelerated"], c["strong"]) == (problem, fast, strong)
-        ]
-        entry: Data = {}
-        for axis, fixed, at in (("epsilon", "tasks", TASKS), ("tasks", "epsilon", AT)):
-            line = [(cell, value) for cell, value in mine if cell[fixed] == at]
-            x = sorted({cell[axis] for cell, _ in line})
-            along = [effective(epsilon, TASKS) for epsilon in x] if axis == "epsilon" else x
+    for kind in by(found, "problem", "accelerated", "strong"):
+        mine = [(c, v) for c, v in found if (c["problem"], c["accelerated"], c["strong"]) == kind]
+        data[key_of(*kind)] = entry = {}
+        for axis, fixed, point in (("epsilon", "tasks", TASKS), ("tasks", "epsilon", at)):
+            groups = by([(cell, value) for cell, value in mine if cell[fixed] == point], axis)
+            x = entry[axis] = sorted(key for (key,) in groups)
+            along = [scale(value) if axis == "epsilon" else value for value in x]
             for how in HOW:
-                groups = by(line, axis)
                 # The best number of rounds (and shift) for all draws, then slopes draw by draw.
-                rounds = [int(np.mean([v[how] for v in groups[p,]], axis=0).argmin()) for p in x]
-                draws = zip(
-                    *([v[how][r] for v in groups[p,]] for p, r in zip(x, rounds, strict=True)), strict=True
-                )
-                lines = [list(each) for each in draws]
+                best = [int(np.mean([v[how] for v in groups[p,]], axis=0).argmin()) for p in x]
+                ends = [[v[how][r] for v in groups[p,]] for p, r in zip(x, best, strict=True)]
+                lines = [list(draw) for draw in zip(*ends, strict=True)]
                 entry[f"{how}, {axis}"] = mean([slope(along, line) for line in lines])
                 if axis == "epsilon":
                     entry[how] = [digits(float(value)) for value in np.mean(lines, axis=0)]
-                    entry[f"{how}, rounds"] = [ROUNDS[r // (2 if how == "repaired" else 1)] for r in rounds]
-            entry[axis] = x
-        data[f"{problem}, {'fast' if fast else 'plain'}, {'strong' if strong else 'convex'}"] = entry
+                    entry[f"{how}, rounds"] = [tried[how][r] for r in best]
     return data
 
 
-def titles() -> dict[str, tuple[str, float, float]]:
-    """Return, for each line of the table, what it is, and the powers of ε' and of m that it states."""
-    found = {}
-    for problem, title, of_m in (("low_rank", "low rank", 0.5), ("group_sparse", "common features", 1.0)):
-        for (fast, strong), power in POWERS.items():
-            key = f"{problem}, {'fast' if fast else 'plain'}, {'strong' if strong else 'convex'}"
-            label = (
-                f"{title}, {'strongly convex' if strong else 'convex'}, {'' if fast else 'not '}accelerated"
-            )
-            found[key] = (label, -power, -power * of_m)
-    return found
+def key_of(problem: str, fast: bool, strong: bool) -> str:
+    return f"{problem}, {'fast' if fast else 'plain'}, {'strong' if strong else 'convex'}"
 
 
-def table(data: Data) -> list[Row]:
+def titles(powers: Powers = POWERS) -> dict[str, tuple[str, float, float]]:
+    """Return, for each line of the table, what it is, and the powers of ε and of m that it states."""
+    return {
+        key_of(problem, fast, strong): (
+            f"{title}, {'strongly convex' if strong else 'convex'}, {'' if fast else 'not '}accelerated",
+            -power,
+            -power * of_m,
+        )
+        for problem, title, of_m in (("low_rank", "low rank", 0.5), ("group_sparse", "common features", 1.0))
+        for (fast, strong), power in powers.items()
+    }
+
+
+def table(data: Data, powers: Powers = POWERS, symbol: str = "ε'") -> list[Row]:
     rows: list[Row] = []
-    for key, (label, epsilon, tasks) in titles().items():
-        for axis, symbol, power in (("epsilon", "ε'", epsilon), ("tasks", "m", tasks)):
-            texts = ["{:.2f} ± {:.2f}".format(*data[key][f"{how}, {axis}"]) for how in HOW]
-            rows.append((f"{label}: power of {symbol}", f"≤ {power:.2f}", *texts, ""))
+    for key, (label, epsilon, tasks) in titles(powers).items():
+        for axis, of, power in (("epsilon", symbol, epsilon), ("tasks", "m", tasks)):
+            published, repaired = ("{:.2f} ± {:.2f}".format(*data[key][f"{how}, {axis}"]) for how in HOW)
+            rows.append((f"{label}: power of {of}", f"≤ {power:.2f}", published, repaired, ""))
     return rows
+
+
+def meets(data: Data, how: str, axis: str, powers: Powers = POWERS) -> Outcome:
+    """Judge which lines of the table fall at least as fast as it states."""
+    place = 1 if axis == "epsilon" else 2
+    met = [data[key][f"{how}, {axis}"][0] <= stated[place] + 0.05 for key, stated in titles(powers).items()]
+    return count(met, "slopes")
 
 
 def draw(data: Data, figure: Any) -> None:
@@ -208,11 +223,6 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def claims(data: Data) -> list[Claim]:
-    def meets(how: str, axis: str) -> Outcome:
-        place = 1 if axis == "epsilon" else 2
-        met = [data[key][f"{how}, {axis}"][0] <= powers[place] + 0.05 for key, powers in titles().items()]
-        return count(met, "slopes")
-
     def nearer(how: str) -> Outcome:
         pairs = [(data[f"{p}, fast, convex"][how], data[f"{p}, plain, convex"][how]) for p in FAMILIES]
         return count([a < b for fast, plain in pairs for a, b in zip(fast, plain, strict=True)], "points")
@@ -227,9 +237,9 @@ def claims(data: Data) -> list[Claim]:
 
     says = {
         "Table 2, δ > 0 (Theorems 2 to 6): errors fall with ε' at least as fast as the bounds": lambda how: (
-            meets(how, "epsilon")
+            meets(data, how, "epsilon")
         ),
-        "Table 2, δ > 0: and with the number of tasks": lambda how: meets(how, "tasks"),
+        "Table 2, δ > 0: and with the number of tasks": lambda how: meets(data, how, "tasks"),
         "Section 4.5: with convex losses acceleration ends nearer to the optimum": nearer,
         "Claim 2: the best number of rounds is smaller with acceleration, or the same": fewer,
     }
@@ -237,13 +247,10 @@ def claims(data: Data) -> list[Claim]:
 
 
 def finding(data: Data) -> str:
-    both = [data[f"{p}, fast, strong"]["published, epsilon"][0] for p in FAMILIES]
-    powers = {key: power for key, (_, power, _) in titles().items()}
-    met = {how: sum(data[key][f"{how}, epsilon"][0] <= p + 0.05 for key, p in powers.items()) for how in HOW}
+    first, second = (data[f"{problem}, fast, strong"]["published, epsilon"][0] for problem in FAMILIES)
+    published, repaired = (meets(data, how, "epsilon").measured.removesuffix(" slopes") for how in HOW)
     return (
-        f"In ε' errors fall as fast as the bounds in {met['published']} of eight cases with the published "
-        "noise, and "
-        f"in {met['repaired']} with noise whose guarantee holds. With acceleration and strong convexity "
-        "the published "
-        f"slopes are {both[0]:.2f} and {both[1]:.2f}: Theorem 6 says 1, the table 1/3."
+        f"Errors fall with ε' as fast as the bounds {published} cases with the published noise, and "
+        f"{repaired} with noise whose guarantee holds. With acceleration and strong convexity the published "
+        f"slopes are {first:.2f} and {second:.2f}: Theorem 6 says 1, the table 1/3."
     )

@@ -172,12 +172,18 @@ def claims(data: Data) -> list[Claim]:
         )
         return judge([small > quiet for small, quiet in zip(*gaps.values(), strict=True)], told)
 
-    quiet = {
-        name: max((data[f"{name}, no noise, {way}, {m}"][0], m, way) for way in ways for m in METHODS)
-        for name in shown(data)
-        if f"{name}, no noise, none, mtl" in data
-    }
-    best = ", ".join(f"{TITLES[name]}: {method}, {way}" for name, (_, method, way) in quiet.items())
+    def silent(name: str, method: str) -> dict[str, float]:
+        return {way: data[f"{name}, no noise, {way}, {method}"][0] for way in ways}
+
+    quiet = {}
+    for name in shown(data):
+        if f"{name}, no noise, none, mtl" in data:
+            mtl = silent(name, "mtl")
+            quiet[name] = silent(name, "fedavg")["mean-regularised"], max(mtl.values()), max(mtl, key=mtl.get)
+    told = ", ".join(
+        f"{TITLES[name]}: {held:.3f}, MTL at most {most:.3f} ({way})"
+        for name, (held, most, way) in quiet.items()
+    )
     return [
         Claim(
             "Table 1: with noise private MTL is ahead of a private model for all with every way of tuning",
@@ -186,12 +192,11 @@ def claims(data: Data) -> list[Claim]:
             ahead(METHODS),
         ),
         Claim(
-            "Table 1: without noise a model for all with mean-regularised tuning is best",
-            "",
+            "Section 5.3: without noise a model for all with mean-regularised tuning is ahead of private MTL "
+            "with any",
+            "0.839 and at most 0.839",
             None,
-            judge([m == "fedavg" and way == "mean-regularised" for _, m, way in quiet.values()], best)
-            if quiet
-            else None,
+            judge([held >= most for held, most, _ in quiet.values()], told) if quiet else None,
         ),
         Claim(
             f"Section 5.3: with {KL} the gap is wider at small ε than without noise",
