@@ -13,8 +13,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from papers.figure import Cell, Claim, Data, Options, Outcome, Row, count, judge, say
+from papers.figure import Cell, Claim, Data, Options, Outcome, Row, judge, say
 from papers.mpmtl import tradeoff
+from papers.mpmtl.figure_9 import GROUPS, HOW, ahead, between
+from papers.mpmtl.figure_11 import PERCENTS, alike
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 
 DATA = ("lsoa",)
@@ -22,8 +24,6 @@ NOT_COVERED = (
     "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper; the selection of "
     "columns is the user's."
 )
-PERCENTS = ("30", "50", "70", "90")
-GROUPS = ("DP-MTRL", "DP-AGGR")
 SHOWN = tradeoff.ALGORITHMS | {
     "Joint": ("shared prior", "ours", "-o"),
     "quiet DP-MTRL": ("DP-MTRL, as quiet as printed", "other", ":s"),
@@ -79,41 +79,31 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def claims(data: Data) -> list[Claim]:
-    percents, epsilons = shown(data), range(len(data["epsilon"]))
+    percents = shown(data)
     first = data[percents[0]]
-
-    def ahead(how: str) -> Outcome:
-        return count(
-            [
-                data[p][f"{how} LR"][at][0] < min(data[p][other][at][0] for other in GROUPS)
-                for p in percents
-                for at in epsilons
-            ]
-        )
-
-    def alike(how: str) -> Outcome:
-        texts = [tradeoff.against(data, percent, f"{how} LR") for percent in percents]
-        worse = ["worse" in text for text in texts]
-        return judge([one == worse[0] for one in worse], "; ".join(texts))
-
-    def between(how: str) -> Outcome:
-        low, high = (tradeoff.best(first, some)[1][0] for some in (NOT_PRIVATE, ALONE))
-        return count(
-            [low <= first[f"{how} {kind}"][at][0] <= high for kind in ("LR", "GS") for at in epsilons]
-        )
 
     def slowly(how: str) -> Outcome:
         points = [first[f"{how} LR"][at][0] for at in (0, -1)]
         return judge([0 < points[0] - points[1] < 0.1], f"1 - aAUC from {points[0]:.3f} to {points[1]:.3f}")
 
-    average = [first["DP-AGGR"][at][0] for at in epsilons]
-    both = {
-        "Appendix, Fig. 12: Algorithm 2 behaves alike at all percentages of training rows": alike,
-        "Appendix, Fig. 12: it is ahead of DP-MTRL and DP-AGGR, at every ε": ahead,
-        "Fig. 9 (b): both algorithms lie between learning alone and together, at every ε": between,
-        "Fig. 9 (b): Algorithm 2 gains slowly with ε": slowly,
-    }
-    return [Claim(text, "", told("published"), told("repaired")) for text, told in both.items()] + [
+    average = [point[0] for point in first["DP-AGGR"]]
+    return [
+        Claim(
+            "Appendix, Fig. 12: Algorithm 2 behaves alike at all percentages of training rows",
+            "",
+            *(alike(data, how, percents) for how in HOW),
+        ),
+        Claim(
+            "Appendix, Fig. 12: it is ahead of DP-MTRL and DP-AGGR, at every ε",
+            "",
+            *(ahead(data, how, percents, ["LR"]) for how in HOW),
+        ),
+        Claim(
+            "Fig. 9 (b): both algorithms lie between learning alone and together, at every ε",
+            "",
+            *(between(data, how, percents[0]) for how in HOW),
+        ),
+        Claim("Fig. 9 (b): Algorithm 2 gains slowly with ε", "", *(slowly(how) for how in HOW)),
         Claim(
             "Fig. 9 (b): DP-AGGR has aAUC below 0.66, at every ε",
             "< 0.66",
