@@ -52,7 +52,7 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def alike(data: Data, how: str, panels: Sequence[str]) -> Outcome:
-    """Judge whether it is with all percentages, or with none, that Algorithm 2 is worse than alone somewhere."""
+    """Judge whether Algorithm 2 is worse than alone somewhere with all percentages, or with none."""
     worse = ["worse" in tradeoff.against(data, panel, f"{how} LR") for panel in panels]
     told = f"worse than alone at some ε with {sum(worse)} of {len(worse)} percentages"
     return judge([one == worse[0] for one in worse], told)
