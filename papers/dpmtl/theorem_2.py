@@ -142,9 +142,7 @@ def finding(data: Data) -> str:
     small, at = data["1e-05"], data["claimed"].index(1.0)
     return (
         f"At ε = 1 and δ = 1e-5 its noise is {small['ratio'][at]:.1f} times what is needed, and the true "
-        "price "
-        f"{small['true'][at]:.3f}; far above it is false, as the proof's last step needs ε ≤ 2 log 1/δ. On "
-        "School the "
-        f"theorem's noise has {data['stated'][-1][0]:.3f} at ε = {data['epsilon'][-1]:g}, what ε needs "
-        f"{data['needed'][-1][0]:.3f}."
+        f"price {small['true'][at]:.3f}; far above it is false, as the proof's last step needs ε ≤ 2 log "
+        f"1/δ. On School the theorem's noise has {data['stated'][-1][0]:.3f} at ε = {data['epsilon'][-1]:g}, "
+        f"what ε needs {data['needed'][-1][0]:.3f}."
     )

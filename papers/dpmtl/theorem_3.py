@@ -129,7 +129,7 @@ def table(data: Data) -> list[Row]:
         for t, bound, allowed in zip(data["steps"], data["bound"], data["allowed"], strict=True)
     ]
     for axis, symbol in (("tasks", "m"), ("epsilon", "ε")):
-        for place, point in enumerate(data[axis]):
+        for point, place in sorted((point, place) for place, point in enumerate(data[axis])):
             stated, needed = (
                 "{:.2g} ± {:.1g} (T = {})".format(
                     *data[f"{name}, {axis}"][place], data[f"{name}, {axis}, rounds"][place]
@@ -150,7 +150,8 @@ def draw(data: Data, figure: Any) -> None:
     left.set(xscale="log", yscale="log", xlabel="t", ylabel="distance from the optimum")
     for axes, axis in zip(others, AXES, strict=True):
         for (name, label), whose in zip(NOISES.items(), ("paper", "repaired"), strict=True):
-            curve(axes, data[axis], data[f"{name}, {axis}"], label, whose)
+            points = sorted(zip(data[axis], data[f"{name}, {axis}"], strict=True))
+            curve(axes, [x for x, _ in points], [y for _, y in points], label, whose)
         axes.set(yscale="log", xlabel="tasks, ε = 1" if axis == "tasks" else f"ε, {FEW} tasks")
         at(axes, data[axis])
     others[0].set(ylabel="excess due to noise, best T")

@@ -315,7 +315,6 @@ def finding(data: Data) -> str:
     shared, cut = (_gain(data, f"{cut}, ours, ε = 10") for cut in ("drawn", "hands"))
     return (
         f"A network that nobody meta-learned has {data['alone'][0]:.3f}, more than is printed for "
-        f"{' and '.join(below) or 'no budget'}. At ε = 10 private meta-learning gains {shared} over it "
-        "where tasks "
-        f"share images, and {cut} with one task a hand."
+        f"{' and '.join(below) or 'no budget'}. At ε = 10 private meta-learning gains {shared} over it where "
+        f"tasks share images, and {cut} with one task a hand."
     )

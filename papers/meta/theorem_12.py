@@ -28,9 +28,8 @@ from papers.meta.streams import Envelopes, excess_risk, one_centre, regret
 from papers.pictures import at, curve
 
 NOT_COVERED = (
-    "the lemma from the literature (11) that the proof takes; the dependence on β, the probability that "
-    "the bound "
-    "fails."
+    "the lemma from the literature (11) that the proof takes; the dependence on β, the probability that the "
+    "bound fails."
 )
 COUNTS = (200, 400, 800, 1600)
 NOISES = ("none", "published", "tree", "toeplitz")
@@ -192,8 +191,6 @@ def finding(data: Data) -> str:
     times = data[f"excess, published, {last} tasks"][0] / data[f"excess, toeplitz, {last} tasks"][0]
     return (
         f"The rate in K comes out without noise (K to the {data['regret, none, slope'][0]:.2f}). The noise "
-        "that Theorem "
-        f"10 prints leaves {times:.3g} times the excess risk of noise that cancels in totals, at K = "
-        f"{last} and the "
-        "same ε."
+        f"that Theorem 10 prints leaves {times:.3g} times the excess risk of noise that cancels in totals, "
+        f"at K = {last} and the same ε."
     )

@@ -146,7 +146,6 @@ def finding(data: Data) -> str:
     return (
         f"Sixteen times the tasks take transfer risk from {value(COUNTS[0], 'tree'):.2g} to "
         f"{value(COUNTS[-1], 'tree'):.2g} with the least noise in a tree, and from "
-        f"{value(COUNTS[0], 'toeplitz'):.2g} to "
-        f"{value(COUNTS[-1], 'toeplitz'):.2g} with noise that cancels in totals; as printed it ends at "
-        f"{value(COUNTS[-1], 'published'):.2g}."
+        f"{value(COUNTS[0], 'toeplitz'):.2g} to {value(COUNTS[-1], 'toeplitz'):.2g} with noise that cancels "
+        f"in totals; as printed it ends at {value(COUNTS[-1], 'published'):.2g}."
     )

@@ -94,8 +94,7 @@ def claims(data: Data) -> list[Claim]:
     near = [data[split][data["local"].index(10.0)][0] for split in SPLITS]
     return [
         Claim(
-            "Algorithm 5 is not run in the paper: with rows hidden from the curator and models "
-            "from each "
+            "Algorithm 5 is not run in the paper: with rows hidden from the curator and models from each "
             "other, tasks still gain (local ε = 10)",
             "",
             None,
@@ -131,6 +130,5 @@ def finding(data: Data) -> str:
     told = f"from a local ε of {keeps[0]:g} on" if keeps else "at no local ε tried"
     return (
         f"Half of what sharing gains is left {told}: noise of the tasks hides each whole task, not a row, "
-        "and is "
-        "priced accordingly. How the local budget is shared over rounds matters little beside that."
+        "and is priced accordingly. How the local budget is shared over rounds matters little beside that."
     )

@@ -101,8 +101,8 @@ def claims(data: Data) -> list[Claim]:
 def finding(data: Data) -> str:
     mine = data["school"]
     return (
-        f"DP-AGGR is far behind learning alone at every ε, and noise is not all of it: the average of the "
+        "DP-AGGR is far behind learning alone at every ε, and noise is not all of it: the average of the "
         f"schools' own models has {mine['averaged'][0][0]:.2f}. But it is not that schools are not alike: "
-        "one "
-        f"model of all their rows has {mine['pooled'][0][0]:.3f}, less than {mine['ridge'][0][0]:.3f} alone."
+        f"one model of all their rows has {mine['pooled'][0][0]:.3f}, less than {mine['ridge'][0][0]:.3f} "
+        "alone."
     )

@@ -90,8 +90,6 @@ def finding(data: Data) -> str:
 
     return (
         f"At ε = {data['epsilon'][-1]:g} Algorithm 2 gains {gains('published LR')} on learning alone with "
-        "its own "
-        f"noise, which is not private, and {gains('repaired LR')} with a true guarantee; a shared prior "
-        "gains "
-        f"{gains('Joint')}."
+        f"its own noise, which is not private, and {gains('repaired LR')} with a true guarantee; a shared "
+        f"prior gains {gains('Joint')}."
     )

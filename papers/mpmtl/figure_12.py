@@ -126,6 +126,5 @@ def finding(data: Data) -> str:
     return (
         f"With {percent} % of the rows aAUC at ε = {data['epsilon'][-1]:g} is {ends['published LR']:.3f} by "
         f"Algorithm 2 with its own noise, {ends['repaired LR']:.3f} with a true guarantee, "
-        f"{ends['Joint']:.3f} by a "
-        f"shared prior, and {1 - tradeoff.best(mine, ALONE)[1][0]:.3f} alone."
+        f"{ends['Joint']:.3f} by a shared prior, and {1 - tradeoff.best(mine, ALONE)[1][0]:.3f} alone."
     )

@@ -127,8 +127,7 @@ def claims(data: Data) -> list[Claim]:
 
 def finding(data: Data) -> str:
     return (
-        f"Without noise all models take on the anomaly's direction; with noise they stay what they were (no "
+        "Without noise all models take on the anomaly's direction; with noise they stay what they were (no "
         f"cosine moves by more than {data['largest change, repaired']:.3f}). Nothing leaks because nothing "
-        "is "
-        "shared."
+        "is shared."
     )

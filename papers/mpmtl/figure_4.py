@@ -177,8 +177,7 @@ def finding(data: Data) -> str:
     gains = {panel: max(p[0] for p in data[f"{panel}, repaired, accelerated, gain"]) for panel in AXES}
     worst = max(p[0] for p in data["alpha, repaired, accelerated, above the best"])
     return (
-        f"Acceleration helps, and how the budget is shared hardly matters: the worst α costs {worst:.2f} "
-        "%. The "
-        f"gain over learning alone on the same losses is {gains['alpha']:.1f} % in (a) and "
+        f"Acceleration helps, and how the budget is shared hardly matters: the worst α costs {worst:.2f} %. "
+        f"The gain over learning alone on the same losses is {gains['alpha']:.1f} % in (a) and "
         f"{gains['exponent']:.1f} % in (b), and comes from shrinking all models alike (Proposition 1)."
     )

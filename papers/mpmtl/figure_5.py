@@ -139,11 +139,8 @@ def claims(data: Data) -> list[Claim]:
 def finding(data: Data) -> str:
     times = 10 ** (data["words"][0][0] - PRINTED)
     return (
-        "The noise of Algorithm 2 is louder than the signal in every round, and models do not suffer "
-        "because "
+        "The noise of Algorithm 2 is louder than the signal in every round, and models do not suffer because "
         f"nothing is shared (Proposition 1). The paper's words give DP-MTRL {times:,.0f} times the noise "
-        "that its "
-        f"printed ratio has; a reading that guarantees nothing to a task has {data['quiet'][0][0]:.2f} "
-        "where it "
-        f"prints {PRINTED}."
+        "that its printed ratio has; a reading that guarantees nothing to a task has "
+        f"{data['quiet'][0][0]:.2f} where it prints {PRINTED}."
     )

@@ -16,9 +16,8 @@ from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 
 NOT_COVERED = (
-    "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper: λ, rounds and "
-    "the shift "
-    "are; 10 draws, not 100."
+    "acceleration, strong convexity, α and Q are not tuned here, as they are in the paper: λ, rounds and the "
+    "shift are; 10 draws, not 100."
 )
 PANELS = {"low_rank": "low rank", "group_sparse": "common features"}
 OURS = {"low_rank": "Subspace", "group_sparse": "Support"}
@@ -107,9 +106,7 @@ def finding(data: Data) -> str:
     return (
         f"On low rank Algorithm 2 ends at {low['published LR'][-1][0]:.3f} with its own noise, which is not "
         f"private, and at {low['repaired LR'][-1][0]:.3f} with a true guarantee; alone is "
-        f"{low['ridge'][0][0]:.3f}, a shared prior {low['Subspace'][-1][0]:.3f}. On common features they "
-        "end at "
-        f"{common['published GS'][-1][0]:.3f} and {common['repaired GS'][-1][0]:.3f} (Algorithm 3), where "
-        "a lasso "
-        f"alone has {common['lasso'][0][0]:.3f} and a shared prior {common['Support'][-1][0]:.3f}."
+        f"{low['ridge'][0][0]:.3f}, a shared prior {low['Subspace'][-1][0]:.3f}. On common features they end "
+        f"at {common['published GS'][-1][0]:.3f} and {common['repaired GS'][-1][0]:.3f} (Algorithm 3), where "
+        f"a lasso alone has {common['lasso'][0][0]:.3f} and a shared prior {common['Support'][-1][0]:.3f}."
     )

@@ -15,9 +15,8 @@ from papers.mpmtl import tradeoff
 
 NOT_COVERED = (
     "DP-MTRL as the paper ran it: its noise is near the quiet reading here, and not the one that its words "
-    "ask for "
-    "(Figure 5), with penalties down to 0.0003, where a smaller one would serve it better at ε = 10; 10 "
-    "draws, not 100."
+    "ask for (Figure 5), with penalties down to 0.0003, where a smaller one would serve it better at ε = 10; "
+    "10 draws, not 100."
 )
 PANELS = {"low_rank": "low rank", "group_sparse": "common features"}
 SHOWN = {
@@ -112,7 +111,6 @@ def finding(data: Data) -> str:
     told = f"; as quiet as its printed ratio it ends at {quiet[-1][0]:.3f} on low rank" if quiet else ""
     return (
         f"No averaged model can be a good one here: one model for all has {pooled:.2f} without any noise. "
-        "DP-MTRL, "
-        f"as its noise is described, ends at {low['DP-MTRL'][-1][0]:.2f}{told}, where learning alone has "
-        f"{low['ridge'][0][0]:.3f}."
+        f"DP-MTRL, as its noise is described, ends at {low['DP-MTRL'][-1][0]:.2f}{told}, where learning "
+        f"alone has {low['ridge'][0][0]:.3f}."
     )

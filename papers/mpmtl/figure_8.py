@@ -125,7 +125,6 @@ def finding(data: Data) -> str:
     return (
         f"The error falls from 20 to 320 tasks by {-data['repaired, change'][0]:.1f} %, to "
         f"{data['repaired'][-1][0]:.4f} against {data['alone'][-1][0]:.4f} alone. It is a shrinkage that "
-        "grows "
-        "with λ (Proposition 1): what tasks could share makes it fall by "
+        "grows with λ (Proposition 1): what tasks could share makes it fall by "
         f"{-data['no noise, change'][0]:.0f} %."
     )

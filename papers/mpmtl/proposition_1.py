@@ -169,8 +169,7 @@ def claims(data: Data) -> list[Claim]:
 def finding(data: Data) -> str:
     bare = data["no shift"]
     return (
-        "It holds for noise that is positive, and for Gaussian noise with a public shift: nothing is "
-        "shared then. "
-        f"Gaussian noise without the shift loses {100 * bare['gone'][0][0]:.0f} % of all directions at ε = "
-        f"{data['epsilon'][0]:g}, and the error is {bare['error'][0][0]:.2f}."
+        "It holds for noise that is positive, and for Gaussian noise with a public shift: nothing is shared "
+        f"then. Gaussian noise without the shift loses {100 * bare['gone'][0][0]:.0f} % of all directions at "
+        f"ε = {data['epsilon'][0]:g}, and the error is {bare['error'][0][0]:.2f}."
     )

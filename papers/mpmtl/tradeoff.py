@@ -110,6 +110,7 @@ def draw(
         for method, style in zip(ALONE, ("--", ":"), strict=True):
             if method in data[panel]:
                 level(axes, data[panel][method][0], f"alone, {method}", "alone", style)
-        level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
+        name, point = best(data[panel], NOT_PRIVATE)
+        level(axes, point, f"{name}, no noise", "no noise")
         axes.set(title=title, xscale="log", yscale=scale, xlabel="ε", ylabel=score)
     legend(figure, 3)

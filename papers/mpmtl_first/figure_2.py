@@ -21,8 +21,7 @@ from papers.pictures import COLOURS, legend
 
 NOT_COVERED = (
     "its Figures 3 to 8, which are the later version's 3 to 7 and 9 with 2/K times the noise, and its "
-    "proofs; "
-    "Algorithm 1 as printed is in `cloister museum scale-from-data`."
+    "proofs; Algorithm 1 as printed is in `cloister museum scale-from-data`."
 )
 CLIP, DRAWS = 100 * math.sqrt(5), 4000
 ENDS = ("start", "leaked", "first", "later", "repaired")
@@ -106,8 +105,6 @@ def finding(data: Data) -> str:
     ratio = CLIP / 2
     return (
         f"The noise is {ratio:.0f} times smaller than the later version's at this K, and the anomaly shows "
-        "through it: "
-        f"the others' cosine with it goes from {data['start'][0]:.3f} to {data['first'][0]:.3f}. Nearly "
-        "every output of "
-        "a silent task is impossible if it speaks."
+        f"through it: the others' cosine with it goes from {data['start'][0]:.3f} to {data['first'][0]:.3f}. "
+        "Nearly every output of a silent task is impossible if it speaks."
     )

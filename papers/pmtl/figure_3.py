@@ -238,6 +238,5 @@ def finding(data: Data) -> str:
     best = sum(value(n, "mtl", e) >= value(n, "tuned", e) for n, e in noisy)
     return (
         f"With a true guarantee private MTL is ahead of each writer alone in {useful} of {len(noisy)} "
-        "places. FedAvg "
-        f"that is tuned at home, at the same price, is better in {len(noisy) - best}."
+        f"places. FedAvg that is tuned at home, at the same price, is better in {len(noisy) - best}."
     )

@@ -222,8 +222,6 @@ def finding(data: Data) -> str:
     quiet = {name: data[f"no noise, {name}"][0] for name in ("alone", "mean", "ring")}
     return (
         f"Without noise the ring's own relation has {quiet['ring']:.3f}, the mean {quiet['mean']:.3f} and "
-        "learning alone "
-        f"{quiet['alone']:.3f}. Its price depends on the relation: the noise that gives the mean ε = 1 "
-        "gives the ring "
-        f"{data['price']['ring']:.2g}."
+        f"learning alone {quiet['alone']:.3f}. Its price depends on the relation: the noise that gives the "
+        f"mean ε = 1 gives the ring {data['price']['ring']:.2g}."
     )

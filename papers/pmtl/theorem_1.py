@@ -23,9 +23,8 @@ from papers.pictures import COLOURS, legend
 from papers.pmtl.runs import CELEBA, FEMNIST, STACK_OVERFLOW, epsilon_over_rounds
 
 NOT_COVERED = (
-    "c₁ and c₂, which are not printed: for q < m there is no formula to test. The axis of the picture "
-    "cannot be read "
-    "in the text of the paper."
+    "c₁ and c₂, which are not printed: for q < m there is no formula to test. The axis of the picture cannot "
+    "be read in the text of the paper."
 )
 PANELS = {"StackOverflow": STACK_OVERFLOW, "FEMNIST": FEMNIST, "CelebA": CELEBA}
 READINGS = {
@@ -138,8 +137,6 @@ def finding(data: Data) -> str:
     one = data["FEMNIST"]
     return (
         f"FEMNIST's thousand rounds cost {one['code'][-1]:.3g} as the code counts, and "
-        f"{one['replace, visible'][-1]:.3g} "
-        "by the paper's own definition. Theorem 1's noise for q = m is more than is needed at small ε, and "
-        "less than "
-        "is needed far above 2 log 1/δ."
+        f"{one['replace, visible'][-1]:.3g} by the paper's own definition. Theorem 1's noise for q = m is "
+        "more than is needed at small ε, and less than is needed far above 2 log 1/δ."
     )

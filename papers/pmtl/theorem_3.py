@@ -172,7 +172,6 @@ def finding(data: Data) -> str:
     true = [data[f"200 tasks, {rounds} rounds, ε = 1, true"][0] for rounds in LENGTHS]
     return (
         "Gradients fall with rounds without noise, and with tasks. At ε = 1 the published noise, in "
-        "increments, adds "
-        f"up over rounds (from {its[0]:.2g} to {its[-1]:.2g}); in offsets it does not ({true[0]:.2g} to "
-        f"{true[-1]:.2g})."
+        f"increments, adds up over rounds (from {its[0]:.2g} to {its[-1]:.2g}); in offsets it does not "
+        f"({true[0]:.2g} to {true[-1]:.2g})."
     )

@@ -184,7 +184,6 @@ def claims(data: Data) -> list[Claim]:
 def finding(data: Data) -> str:
     published, true = (data[f"{SHOWN} tasks, ε = 1, {method}, end"][0] for method in METHODS[:2])
     return (
-        f"The rates come out. The noise of Theorem 1 leaves {published / true:.0f} times the floor that "
-        "the definition "
-        "asks for, as noise in increments adds up."
+        f"The rates come out. The noise of Theorem 1 leaves {published / true:.0f} times the floor that the "
+        "definition asks for, as noise in increments adds up."
     )
