@@ -16,6 +16,8 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+#: The most words that README.md and docs may have. Whoever adds a paragraph says something else shorter.
+TOTAL = 63_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -24,6 +26,23 @@ def test_links_and_placeholders(page):
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("https://") or (page.parent / link).exists(), link
     assert not re.search(r"\b[A-Z]+_TABLE\b|TODO|FIXME", text)
+
+
+def prose(text):
+    """Return the lines that people wrote: no code, tables, headings and pictures."""
+    text = re.sub(r"^ *```.*?^ *```$|<!-- table.*?<!-- end -->", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not re.match(r" *\||#|!\[|    ", line)]
+
+
+def test_pages_are_short():
+    """Words as `wc -w` counts them, in docs and README.md; those of docs/papers are made from records."""
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    long = {page.name: count for page, count in words.items() if count > 1500}
+    assert not long
+    assert sum(count for page, count in words.items() if page not in PAGES[1:3]) < TOTAL
+    guide = [page for page in PAGES if page.parent.name != "papers"]
+    wide = [(page.name, line) for page in guide for line in prose(page.read_text("utf-8")) if len(line) > 100]
+    assert not wide
 
 
 def labels(drawing):
