@@ -45,6 +45,7 @@ from cloister.store.billboard import MAGIC
 from cloister.store.model_store import ModelFile, read_models
 from cloister.store.records import END, chained
 from cloister.tables.codebook import Codebook
+from cloister.tables.naming import Naming
 from cloister.tables.rows import read_rows
 
 M, DIM = 12, 3
@@ -231,7 +232,7 @@ def read_codebook(folder: Path) -> None:
 
 
 def make_outcomes(folder: Path) -> list[Path]:
-    Outcomes({"score": PLAN, "days": PLAN}).save(folder, PLAN.guarantee)
+    Outcomes({"score": PLAN, "days": PLAN}).save(folder, PLAN.guarantee, Naming())
     return [folder / PLACE]
 
 

@@ -80,7 +80,9 @@ def spoil(column: str, row: int, cell: str) -> None:
 
 
 def fit(*options: object) -> list[object]:
-    return ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run", "--force", *options]
+    usual = (("--codebook", "book.toml"), ("-o", "run"), ("--force",))
+    words = [word for option in usual if option[0] not in options for word in option]
+    return ["fit", "exam.csv", *words, *options]
 
 
 def rebuild(change: Callable[[Release, dict], tuple[Release, dict]]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cli_helpers import BOOK, cloister, fit, ok, pupils, refused
 
 from cloister.app.predict import write_csv
+from cloister.tables.codebook import Codebook
 
 
 def test_a_template_that_is_not_filled_in(work: Path) -> None:
@@ -176,3 +177,21 @@ def test_a_roster_is_held_against_the_table_and_words_are_used(work: Path) -> No
     assert wrong in cloister("codebook", "exam.csv", "--check", "book.toml").stdout
     assert refused(*fit()).startswith(wrong)
     assert refused("plan", "exam.csv", "--codebook", "book.toml").startswith(wrong)
+
+
+def test_a_template_of_several_targets(work: Path) -> None:
+    several = ["codebook", "exam.csv", "--task", "school", "--target", "score", "--target", "sex"]
+    ok(*several, "-o", "two.toml")
+    text = Path("two.toml").read_text()
+    text = text.replace("bounds = []", "bounds = [0, 50]").replace("classes = []", 'classes = ["F", "M"]')
+    Path("two.toml").write_text(text)
+    assert [book.target.name for book in Codebook.load_all("two.toml")] == ["score", "sex"]
+    assert "A fit takes it." in ok("codebook", "exam.csv", "--check", "two.toml", "--target", "sex")
+    assert "Name each once" in refused(*several, "--target", "sex", "-o", "three.toml")
+    assert "must be a target of two.toml" in refused(*several[:2], "--check", "two.toml", "--target", "age")
+
+
+def test_an_option_with_a_value_is_given_once(work: Path) -> None:
+    """Of two budgets the last would silently be the one."""
+    result = cloister(*fit("--epsilon", 1, "--epsilon", 8))
+    assert (result.exit_code, result.stderr) == (2, "Error: --epsilon must be given once. Leave one out.\n")

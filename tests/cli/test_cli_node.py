@@ -98,7 +98,7 @@ def test_rows_without_a_target_are_left_out_if_that_is_said(office: Path) -> Non
     init("001", "--data", "pupils.csv")
     approve = ("node", "approve", "n001", "plan.toml", "--yes")
     assert "add --skip-missing-targets to the command" in refused(*approve)
-    assert f"{len(own) - 1} rows are kept" in ok(*approve, "--skip-missing-targets")
+    assert f"keeps {len(own) - 1} rows for it" in ok(*approve, "--skip-missing-targets")
 
 
 def test_a_source_that_does_not_fit_says_what_to_do(office: Path) -> None:

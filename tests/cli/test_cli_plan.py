@@ -131,7 +131,7 @@ def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:
     """It is what the ledger says once the run is charged; planning charges nothing."""
     Ledger.create("ledger", "schools", epsilon=2, delta=1e-3, n_tasks=40)
     said = " ".join(ok(*PLAN, "--ledger", "ledger").split())
-    assert "The account 'schools': epsilon 0 of 2 is spent at delta 0.001. This run would make it" in said
+    assert "The account 'schools': epsilon 0 of 2 is spent at delta 0.001. With this run it would be" in said
     room = json.loads(ok(*PLAN, "--ledger", "ledger", "--json"))["ledger"]
     assert not Ledger.open("ledger").history
     ok(*PLAN, "-o", "plan.toml")

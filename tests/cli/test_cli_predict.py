@@ -109,7 +109,7 @@ def test_predict_says_what_was_clipped(work: Path) -> None:
     table["age"][:3] = [500, -1, 21]
     write_csv("new.csv", table)
     said = cloister("predict", "run", "new.csv", "-o", "p.csv").stderr
-    assert "3 cell(s) of new.csv beyond the bounds were clipped to them: age." in " ".join(said.split())
+    assert "Beyond the bounds, and clipped to them: 3 cells of new.csv, in age." in " ".join(said.split())
     assert "clipped" not in cloister("predict", "run", "exam.csv", "-o", "q.csv").stderr
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import cloister, contents, ok, rebuild, refused, seal
+from cli_helpers import cloister, contents, fit, ok, rebuild, refused, seal
 
 from cloister import Billboard, Guarantee
 from cloister.store import Release
@@ -212,3 +212,28 @@ def test_a_journal_is_checked_as_far_as_it_goes(work: Path) -> None:
     Path("journal/board").write_bytes(data)
     Path("journal/guarantee.json").write_text("{}")  # what says more than a journal is a run's folder
     assert "has no codebook.toml" in refused("verify", "journal")
+
+
+def test_the_guarantee_is_in_the_codebooks_words(work: Path) -> None:
+    words = 'task_noun = "office"\nrow_noun = "visit"\n'
+    Path("words.toml").write_text(words + Path("book.toml").read_text())
+    ok("ledger", "create", "ledger", "--epsilon", 4, "--tasks", 40)
+    printed = ok(*fit("--codebook", "words.toml", "--ledger", "ledger"))
+    said = Path("run/guarantee.txt").read_text()
+    assert (
+        "each of the 40 offices, with all its visits. A person whose rows are in one office only is " in said
+    )
+    assert not re.search(r"\b[Tt]asks?\b", said.partition("Technically")[0])
+    assert "all other offices" in " ".join(printed.split())
+    ok("report", "run", "--public", "--ledger", "ledger", "-o", "page.html")
+    page = Path("page.html").read_text()
+    assert "the account of &#39;tasks&#39;" in page  # a name stays
+    assert "hundred offices" in page
+    ok("verify", "run")
+    plain = Guarantee.from_dict(json.loads(Path("run/guarantee.json").read_text()))
+    Path("run/guarantee.txt").write_text(f"{plain}\n")  # as earlier versions wrote it
+    seal()
+    ok("verify", "run")
+    Path("run/guarantee.txt").write_text(said.replace("offices", "officers"))
+    seal()
+    fails("the guarantee is what plan and board give")

@@ -264,3 +264,24 @@ def test_a_plan_by_record_asks_for_accounts_by_record(tmp_path: Path) -> None:
     cloister("deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *where)
     assert "--unit record" in (tmp_path / "office" / "README.md").read_text()
     assert Ledger.open(tmp_path / "office" / "state" / "ledger").unit == "record"
+
+
+def test_an_office_takes_one_of_several_targets_and_only_who_is_on_the_roster(tmp_path: Path) -> None:
+    towns, columns = '["Elm", "Oak", "Ash"]', "[features.x]\nbounds = [0, 1]\n"
+    targets = "".join(f'[[target]]\nname = "{name}"\nbounds = [0, 1]\n' for name in ("y", "z"))
+    (tmp_path / "book.toml").write_text(f'task = "town"\nroster = {towns}\n{targets}{columns}')
+    book = ["--codebook", tmp_path / "book.toml"]
+    cloister("plan", *book, "--target", "z", "-o", tmp_path / "plan.toml")
+    start = ["deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *book]
+    start += ["--address", "localhost:9443", "--run", "one"]
+    assert "several" in cloister(*start, fails=True)
+    cloister(*start, "--target", "z")
+    assert Codebook.load(tmp_path / "office" / "codebook.toml").target.name == "z"
+    (tmp_path / "link.pub").write_text(Identity.create(tmp_path).public)
+    stranger = ["deploy", "add", tmp_path / "office", "elm", tmp_path / "link.pub"]
+    assert "did you mean 'Elm'?" in cloister(*stranger, fails=True)
+    cloister(*stranger[:3], "Elm", tmp_path / "link.pub")
+    assert "codebook's roster, 3" in cloister("plan", *book, "--target", "z", "--tasks", 4, fails=True)
+    (tmp_path / "book.toml").write_text((tmp_path / "book.toml").read_text().replace(', "Ash"', ""))
+    start[2] = tmp_path / "other"
+    assert "must name the plan's 3 tasks" in cloister(*start, "--target", "z", fails=True)

@@ -41,6 +41,7 @@ def test_a_codebook_is_itself_again_from_a_file_and_a_dictionary(book, tmp_path)
         ({"kind": "count", "bounds": (0, 5), "exposure": "x"}, "positive numbers"),
         ({"kind": "count", "bounds": (0, 5), "classes": [1]}, "may have bounds, exposure"),
         ({"kind": "ordered", "classes": ["no", "yes"]}, "three or more"),
+        ({"kind": "ordered", "classes": [*"abc"], "aliases": 5}, "other words for listed levels"),
         ({"kind": "positive", "bounds": (0, 5)}, "finite number at its lower bound"),
         ({"kind": "number", "bounds": (0, 5)}, "one of count, ordered, positive"),
     ],

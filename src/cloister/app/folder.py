@@ -245,9 +245,9 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
     return codebook_of_plan(folder / "codebook.toml", plan)
 
 
-def codebook_of_plan(path: Path, plan: Plan) -> Codebook:
-    """Read a codebook file; refuse one that gives other columns or classes than the plan is for."""
-    book = Codebook.load(path)
+def codebook_of_plan(path: Path, plan: Plan, target: str | None = None) -> Codebook:
+    """Read a codebook file, of several targets the one that is named; refuse one that the plan is not for."""
+    book = Codebook.load(path, target)
     rows = plan.algorithm.rows
     due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
     found = (book.row_width, book.classes)
@@ -255,6 +255,11 @@ def codebook_of_plan(path: Path, plan: Plan) -> Codebook:
         raise InputError(
             f"{path} must give the plan's columns and classes, {due}. Got {found}. Take the codebook that "
             "the plan was made with."
+        )
+    if book.naming.roster and len(book.naming.roster) != plan.n_tasks:
+        raise InputError(
+            f"The roster in {path} must name the plan's {plan.n_tasks} tasks. Got {len(book.naming.roster)}. "
+            "Make the plan for these, or mend the roster."
         )
     return book
 
@@ -297,7 +302,7 @@ def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -
             run.settings.save(folder / "estimator.toml")
         for name, text in {
             "guarantee.json": guarantee.to_json(),
-            "guarantee.txt": str(guarantee),
+            "guarantee.txt": str(guarantee.statement.in_words(run.codebook.naming.words)),
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")

@@ -32,6 +32,7 @@ from cloister.privacy.unit import Unit
 from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
 from cloister.store.secret import Secret
+from cloister.tables.naming import Naming
 
 PLACE, FORMAT = "outcomes.json", "cloister outcomes 1"
 THESE_OUTCOMES = (
@@ -161,7 +162,9 @@ class Outcomes:
         """Return the folder of one outcome's run."""
         return folder / names_of_files(name)[0].removesuffix(".json")
 
-    def save(self, folder: Path, guarantee: Guarantee, heads: Mapping[str, str] | None = None) -> None:
+    def save(
+        self, folder: Path, guarantee: Guarantee, naming: Naming, heads: Mapping[str, str] | None = None
+    ) -> None:
         """Write what all runs promise together, and which folder is whose; all of it public.
 
         `heads` are those of the boards when all runs are complete: then it is of these runs and no others.
@@ -174,7 +177,7 @@ class Outcomes:
             "guarantee": guarantee.to_dict(),
         }
         write_file(folder / PLACE, json.dumps(document, indent=1).encode())
-        write_file(folder / "guarantee.txt", f"{guarantee}\n".encode())
+        write_file(folder / "guarantee.txt", f"{guarantee.statement.in_words(naming.words)}\n".encode())
 
     def begun(self, folder: Path) -> dict[str, bool]:
         """Say which outcomes' runs are complete in a folder; refuse one of other plans."""

@@ -14,6 +14,7 @@ from cloister.app.task_model import Prior
 from cloister.core.arrays import Floats, States
 from cloister.core.errors import InputError
 from cloister.core.findings import Location, Population
+from cloister.core.spelling import counted
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.store.billboard import BoardView
@@ -248,7 +249,11 @@ def _location_in_words(found: Location, codebook: Codebook) -> str | None:
             "The search could not find the targets above the noise: what tasks share is in the units of the "
             f"bounds, {bounds}, and each task's own model in its own.{columns}"
         )
-    how = f"asked privately in {found.rounds} rounds" if found.rounds else "which the earlier board has"
+    how = (
+        f"asked privately in {counted(found.rounds, 'round')}"
+        if found.rounds
+        else "which the earlier board has"
+    )
     if found.unit >= 1:
         return f"Targets were found all over their bounds, {bounds} (a noisy answer, {how}).{columns}"
     center, reach = float(codebook.decode_target(found.center)), codebook.target_scale * found.unit

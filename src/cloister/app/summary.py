@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from cloister.core.spelling import counted
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.frames import data_frame
@@ -114,7 +115,9 @@ class Summary:
     def _title(self) -> str:
         grouped = "" if self.groups is None else f" in {self.groups} groups"
         comma = "," * ("," in self.method)
-        return f"{self.method}{comma} over {self.tasks} {self.called}{grouped}, {self.rounds} rounds"
+        return (
+            f"{self.method}{comma} over {self.tasks} {self.called}{grouped}, {counted(self.rounds, 'round')}"
+        )
 
     @property
     def _facts(self) -> list[tuple[str, str]]:

@@ -25,12 +25,14 @@ from cloister.app.outcomes import Outcomes, one_of, promised_together, read_outc
 from cloister.core.document import to_document
 from cloister.core.errors import BillboardError, CloisterError, InputError
 from cloister.core.findings import EarlierPrior
+from cloister.core.spelling import counted
 from cloister.engines.local import one_thread
 from cloister.plan.board_checks import check_board
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import FORMAT, Guarantee
 from cloister.privacy.statement import percent, rounded_up
 from cloister.store.billboard import Billboard
+from cloister.tables.naming import Naming
 
 #: What arrays and numbers that were tampered with can raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -57,6 +59,7 @@ class Evidence:
     choice: Choice | None = None
     guarantee: Guarantee | None = None
     words: bool = False
+    naming: Naming = field(default_factory=Naming)
     good: bool = False
 
     @cached_property
@@ -152,7 +155,8 @@ def _together(folder: Path, runs: Mapping[str, Evidence]) -> Guarantee:
         if not _agree(said[name], value := due.to_dict()[name]):
             raise InputError(f"it says {name} = {shown(said[name])}, the plans give {shown(value)}.")
     words = folder / "guarantee.txt"
-    if not words.is_file() or words.read_text(encoding="utf-8").strip() != str(claimed):
+    naming = next(iter(runs.values())).naming
+    if not words.is_file() or words.read_text(encoding="utf-8").strip() not in _texts(claimed, naming):
         raise InputError("guarantee.txt does not say what outcomes.json says.")
     return due
 
@@ -177,19 +181,16 @@ def _try(key: str, seen: Evidence) -> Check:
 
 def _plan_reads(seen: Evidence) -> str:
     seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
-    return (
-        f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
-    )
+    releases = counted(len(seen.plan.rounds), "release")
+    return f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {releases}"
 
 
 def _board_whole(seen: Evidence) -> str:
     seen.board = Billboard.load(seen.folder / "board")
     answered = [release.answered for release in seen.board.releases if release.answered is not None]
     least = f"; each release is of {min(answered)} tasks at least" if answered else ""
-    return (
-        f"{len(seen.board.records)} records match their hashes, the last of which is {seen.board.head.hex()}"
-        f"{least}"
-    )
+    records = counted(len(seen.board.records), "record")
+    return f"the hashes of {records} match, the last of which is {seen.board.head.hex()}{least}"
 
 
 def _choice_stands(seen: Evidence) -> str:
@@ -280,6 +281,7 @@ def _starts_there(seen: Evidence) -> str:
 
 def _codebook_fits(seen: Evidence) -> str:
     book = read_codebook(seen.folder, seen.plan)
+    seen.naming = book.naming
     read_groups(seen.folder, seen.plan)
     if not set(book.caveats) <= set(seen.plan.caveats):
         raise InputError("its bounds were read from the data, and the plan does not say so.")
@@ -313,12 +315,17 @@ def _guarantee_follows(seen: Evidence) -> str:
         raise InputError(f"it says that this is {claimed.one_of}, and plans give: {together}.")
     words = seen.folder / "guarantee.txt"
     seen.words = current and words.is_file()  # older versions had other words
-    if seen.words and words.read_text(encoding="utf-8").strip() != str(claimed):
+    if seen.words and words.read_text(encoding="utf-8").strip() not in _texts(claimed, seen.naming):
         raise InputError("guarantee.txt does not say what guarantee.json says.")
     seen.guarantee = claimed
     rate = f"detected at most {percent(claimed.detection())}"
     price = f"epsilon {rounded_up(claimed.epsilon, 6)}, delta {rounded_up(claimed.delta)}"
     return f"{price}, {claimed.relation}, {rate}"
+
+
+def _texts(guarantee: Guarantee, naming: Naming) -> tuple[str, str]:
+    """Return what may stand in guarantee.txt: in the codebook's words, or as earlier versions wrote it."""
+    return str(guarantee.statement.in_words(naming.words)), str(guarantee)
 
 
 def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:

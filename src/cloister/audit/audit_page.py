@@ -13,6 +13,7 @@ import numpy as np
 from cloister.audit.bound import TestPoint
 from cloister.audit.verdict import Audit, claimed_missed
 from cloister.core.arrays import Floats
+from cloister.core.spelling import counted
 from cloister.plan.plan import Plan
 from cloister.privacy.statement import percent, rounded_down, rounded_up
 from cloister.report.figures import Frame, caption
@@ -84,8 +85,7 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
         "Algorithm": type(plan.algorithm).__name__,
-        "Plan": f"{plan.n_tasks} tasks, {rounds} noisy sum{'s' if rounds != 1 else ''}; "
-        f"{plan.sampling.describe()}; {noise}",
+        "Plan": f"{plan.n_tasks} tasks, {counted(rounds, 'noisy sum')}; {plan.sampling.describe()}; {noise}",
         "File": "a plan in memory" if source is None else str(source),
         "Fingerprint": plan.fingerprint,
         "Audited": f"{stamp.date}, by cloister {stamp.version}",

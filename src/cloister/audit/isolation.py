@@ -27,6 +27,7 @@ from cloister.core.errors import BillboardError, CloisterError
 from cloister.core.lifts import Relation
 from cloister.core.roster import Groups
 from cloister.core.spec import Sender, Target
+from cloister.core.spelling import counted
 from cloister.core.tasks import Block, Tasks
 from cloister.engines.check import GARBAGE, victims
 from cloister.engines.local import Local
@@ -136,7 +137,7 @@ def _others(finished: Run, tasks: Tasks, seed: int) -> Isolation:
             if reached is not None:
                 return Isolation(False, reached)
             changes += 2
-    compared = f"messages and models of {len(tasks) - 1} others in {rounds} rounds"
+    compared = f"messages and models of {len(tasks) - 1} others in {counted(rounds, 'round')}"
     return Isolation(True, f"{compared}, {changes} changes of the data of {len(places)} tasks")
 
 

@@ -11,6 +11,7 @@ import typer
 from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, ParticipationOptions, Types
 from cloister.cli.shell import emit, given, positive, say, show_stages, show_table
 from cloister.core.lifts import Relation
+from cloister.core.spelling import counted
 from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _show(plan: Plan, false_alarms: float, json: bool) -> None:
     noise = rows[0]["noise_multiplier"]
     level = "its level varies" if noise is None else f"noise multiplier {noise:.5g}"
     say(
-        f"{plan.n_tasks} tasks, {len(plan.rounds)} noisy sum(s); {plan.sampling.describe()}.",
+        f"{plan.n_tasks} tasks, {counted(len(plan.rounds), 'noisy sum')}; {plan.sampling.describe()}.",
         f"The noise is set for {plan.relation.value} ({level}). The same noise has two prices, at delta = "
         f"{rounded_up(plan.delta)}:",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from cloister.cli.options import Data, Force, Json
 from cloister.cli.shell import absent, emit, say, show_commands, show_table
+from cloister.core.spelling import counted
 
 if TYPE_CHECKING:
     from cloister.core.arrays import Array
@@ -30,7 +32,9 @@ _PRIVATE = (
 def codebook(
     data: Data,
     task: Annotated[str | None, typer.Option(help="Column that says which task a row belongs to.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column to predict; may be repeated.")
+    ] = None,
     check: Annotated[
         Path | None, typer.Option(metavar="CODEBOOK", help="Check the data against this filled-in codebook.")
     ] = None,
@@ -47,7 +51,7 @@ def codebook(
     data. Fill it in; delete the heading and lines of a column that is not to be used.
 
     With --check it says, for your own eyes, how many cells of which column are clipped, missing, or not what
-    the codebook says; of several targets all, or the one that --target names. Nothing leaves and nothing is
+    the codebook says; of several targets all, or those that --target names. Nothing leaves and nothing is
     spent. The exit code is 1 if a fit would refuse the file.
 
     \b
@@ -59,19 +63,19 @@ def codebook(
     if check is not None:
         if task is not None or output is not None:
             raise typer.BadParameter("--check takes a codebook and DATA, and writes nothing.")
-        return _check(data, check, target, json)
-    if task is None or target is None:
+        return _check(data, check, target or (), json)
+    if task is None or not target:
         raise typer.BadParameter("Name the columns with --task and --target, or --check a codebook.")
     from cloister.tables.codebook import Codebook
 
     kinds = _kinds(data, task, target)
     name = f"{Path(data.name.removesuffix('.gz')).stem}-codebook.toml"
     file = absent(Path(name) if output is None else output, force)
-    file.write_text(Codebook.template(kinds, task, target), encoding="utf-8")
+    file.write_text(Codebook.template(kinds, task, *target), encoding="utf-8")
     if json:
         return emit({"file": file, "columns": {k: v for k, v in kinds.items() if k != task}})
     say(
-        f"Wrote {file}: {len(kinds) - 1} columns to fill in, with no value from the data.",
+        f"Wrote {file}: {counted(len(kinds) - 1, 'column')} to fill in, with no value from the data.",
         "Write what is possible, not what is in the file. Then:",
     )
     return show_commands(
@@ -79,42 +83,45 @@ def codebook(
     )
 
 
-def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
+def _kinds(data: Path, task: str, targets: Sequence[str]) -> dict[str, Kind]:
     from cloister.core.errors import InputError
     from cloister.tables.reading import kind_of
     from cloister.tables.table_files import read_table
 
     table = read_table(data, text=[task])
-    for name in (task, target):
+    for name in (task, *targets):
         if name not in table:
             raise InputError(
                 f"{data.name} has no column {name!r}. It has: {', '.join(table)}. Check the spelling."
             )
-    if task == target:
-        raise InputError(f"--task and --target must be different columns. Got {task!r} for both.")
-    if len(table) < 3:
+    if len({task, *targets}) < 1 + len(targets):
+        got = ", ".join(map(repr, (task, *targets)))
+        raise InputError(f"--task and each --target must be different columns. Got {got}. Name each once.")
+    if len(table) < 2 + len(targets):
         raise InputError(f"{data.name} must have a column besides task and target to predict from. Add one.")
     return {name: "text" if name == task else kind_of(column) for name, column in table.items()}
 
 
-def _books(path: Path, target: str | None) -> list[Codebook]:
-    """Read a codebook for each target, or for the one that is named."""
+def _books(path: Path, targets: Sequence[str]) -> list[Codebook]:
+    """Read a codebook for each target, or for those that are named."""
     from cloister.core.errors import InputError
     from cloister.tables.codebook import Codebook
 
-    books = Codebook.load_all(path)
-    found = [book for book in books if target in (None, book.target.name)]
-    if not found:
-        names = ", ".join(book.target.name for book in books)
-        raise InputError(f"--target must be a target of {path.name}: {names}. Got {target!r}. Name another.")
-    return found
+    books = {book.target.name: book for book in Codebook.load_all(path)}
+    for name in targets:
+        if name not in books:
+            known = ", ".join(books)
+            raise InputError(
+                f"--target must be a target of {path.name}: {known}. Got {name!r}. Name another."
+            )
+    return [book for name, book in books.items() if not targets or name in targets]
 
 
-def _check(data: Path, path: Path, target: str | None, json: bool) -> None:
+def _check(data: Path, path: Path, targets: Sequence[str], json: bool) -> None:
     from cloister.tables.look_alikes import look_alikes
     from cloister.tables.rows import codebook_table
 
-    books = _books(path, target)
+    books = _books(path, targets)
     tables = [codebook_table(data, book, target=True) for book in books]
     checked = [book.check(table) for book, table in zip(books, tables, strict=True)]
     found = [*checked[0], *(columns[-1] for columns in checked[1:])]  # their targets

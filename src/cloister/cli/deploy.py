@@ -15,6 +15,7 @@ import typer
 from cloister.cli.options import Json, Types
 from cloister.cli.shell import Family, attach, emit, given, note, positive, say, show_table
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def init(
     codebook: Annotated[
         Path | None, typer.Option(help="Codebook by which nodes make rows of tables.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help="Of a codebook with several: the plan's target.")] = None,
     quorum: Annotated[
         int | None, typer.Option(help="Nodes that a round needs; public. Default: all but a fifth.", min=1)
     ] = None,
@@ -61,7 +63,7 @@ def init(
     settings = DeploymentSettings(run, address, f"0.0.0.0:{port}", deadline=positive("--deadline", deadline))
     proposed = Plan.load(plan, types or ())
     needed = quorum or proposed.quorum or usual_quorum(proposed)
-    made = create(folder, replace(proposed, quorum=needed), settings, codebook, trial=True)
+    made = create(folder, replace(proposed, quorum=needed), settings, codebook, True, target)
     say(
         f"Wrote {folder}. Read {folder / 'README.md'}: it says what to do next, and what nodes need.",
         f"A round needs {needed} of {proposed.n_tasks} nodes: below that it waits. Owners approve "
@@ -300,7 +302,7 @@ def _rows(now: Status) -> Iterator[tuple[str, str, str]]:
 
 def _show(now: Status) -> None:
     paragraphs = [
-        f"Run {now.run}: {now.done} of {now.rounds} rounds are posted; spent epsilon "
+        f"Run {now.run}: {now.done} of {counted(now.rounds, 'round')} posted; spent epsilon "
         f"{rounded_up(now.spent)} of {now.budget:g}."
     ]
     if now.head:
@@ -308,10 +310,10 @@ def _show(now: Status) -> None:
     if (fewest := min(now.answered, default=len(now.nodes))) < len(now.nodes):
         some = sum(answered < len(now.nodes) for answered in now.answered)
         paragraphs.append(
-            f"{some} release(s) are not of all nodes; the fewest is {fewest} of {len(now.nodes)}."
+            f"Not of all {len(now.nodes)} nodes: {counted(some, 'release')}, of {fewest} at the fewest."
         )
     if now.notes:
-        paragraphs.append(f"{now.notes} line(s) are in state/log, private; the last: {now.last}")
+        paragraphs.append(f"The private state/log has {counted(now.notes, 'line')}; the last: {now.last}")
     say(*paragraphs)
     show_table(["node", "link", "last answer"], _rows(now))
 

@@ -13,6 +13,7 @@ from cloister.cli.options import Folder, Force, Json, Output, OwnData, SkipMissi
 from cloister.cli.shell import absent, advance, emit, note, say, show_table
 from cloister.core.arrays import Array
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 
 if TYPE_CHECKING:
     from cloister.app.gains import TaskGain
@@ -145,7 +146,7 @@ def predict(
         return emit({"rows": len(rows), "tasks_from_board": unseen, **where})
     if file is None:
         return typer.echo(found.text(), nl=False)
-    return say(f"Wrote {file}: {len(rows)} rows. Each prediction is private to its task.")
+    return say(f"Wrote {file}: {counted(len(rows), 'row')}. Each prediction is private to its task.")
 
 
 def _folder_of_parquet(
@@ -177,7 +178,7 @@ def _folder_of_parquet(
             progress(number + 1, len(source.files))
     if json:
         return emit({"rows": count, "files": len(source.files), "folder": output})
-    return say(f"Wrote {output}: {count} rows. Each prediction is private to its task.")
+    return say(f"Wrote {output}: {counted(count, 'row')}. Each prediction is private to its task.")
 
 
 def _by_outcomes(
@@ -276,7 +277,10 @@ def _note_clipped(codebook: Codebook, rows: Rows, data: Path) -> None:
     beyond = {column.name: column.clipped for column in codebook.check(features) if column.clipped}
     if beyond:
         count = sum(beyond.values())
-        note(f"{count} cell(s) of {data.name} beyond the bounds were clipped to them: {', '.join(beyond)}.")
+        note(
+            f"Beyond the bounds, and clipped to them: {counted(count, 'cell')} of {data.name}, in "
+            f"{', '.join(beyond)}."
+        )
 
 
 def replay(

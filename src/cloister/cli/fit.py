@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cloister.app.source import TableFile
     from cloister.cli.proposals import ComparedRuns, OneRun, PrivacyTarget
     from cloister.privacy.guarantee import Guarantee
+    from cloister.tables.codebook import Codebook
 
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 _EARLIER = "if anybody saw it, it counts too. --ledger adds up what all runs cost."
@@ -162,7 +163,7 @@ def fit(
             f"{data.name}: {table.codebook.naming.tasks(len(table.ids))} by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.before,
-            *_promise(proposal.guarantee, folder, manner.verbose or manner.dry_run),
+            *_promise(proposal.guarantee, table.codebook, folder, manner.verbose or manner.dry_run),
             *proposal.forecasts,
             *([] if room is None else [room]),
             *([ONLY_TASKS] if manner.dry_run else []),
@@ -311,15 +312,16 @@ def _show_end(
     )
 
 
-def _promise(guarantee: Guarantee, folder: Path, whole: bool) -> list[object]:
+def _promise(guarantee: Guarantee, codebook: Codebook, folder: Path, whole: bool) -> list[object]:
     """Return the guarantee, all of it or its four lines and numbers."""
     from cloister.privacy.statement import rounded_up
 
+    said = guarantee.statement.in_words(codebook.naming.words)
     if whole or math.isinf(guarantee.epsilon):
-        return [guarantee]
+        return [said]
     numbers = f"Epsilon {rounded_up(guarantee.epsilon)}, delta {rounded_up(guarantee.delta)}"
     return [
-        guarantee.statement.short,
+        said.short,
         f"{numbers}, {guarantee.relation}; {folder / 'guarantee.txt'} will have the rest (here: --verbose).",
     ]
 

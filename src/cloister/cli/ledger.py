@@ -11,6 +11,7 @@ from cloister.cli.options import Delta, Json, Neighbours, Protected, Types
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
+from cloister.core.spelling import counted
 from cloister.privacy.caveats import Caveat, Grade
 from cloister.privacy.statement import rounded_down, rounded_up
 
@@ -88,12 +89,12 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
     unit = balance.account.unit
     rows = [_row(f"one {unit}", balance, 1)]
     if group is not None:
-        rows.append(_row(f"{group} {unit}s of one owner", balance, group))
+        rows.append(_row(f"{counted(group, unit)} of one owner", balance, group))
     say(_budget(balance.account))
     show_table(["epsilon of", "spent", "budget"], rows)
     say(
-        f"{len(balance.charges)} run(s) charged. Costs do not just add up: one more run alone could have "
-        f"epsilon = {rounded_down(balance.remaining, 4)}.",
+        f"{counted(len(balance.charges), 'run')} charged. Costs do not just add up: one more run alone could "
+        f"have epsilon = {rounded_down(balance.remaining, 4)}.",
         f"{balance.all_runs}.",
         f"Head, to compare with a copy:\n{balance.head}",
         *(_warning(c, doubt) for c in balance.charges for doubt in c.doubts),
@@ -185,7 +186,7 @@ def _open(where: str, population: str | None) -> Ledger:
 
 
 def _budget(account: Account) -> str:
-    tasks = f"{account.unit}s" if account.n_tasks is None else f"{account.n_tasks} {account.unit}s"
+    tasks = f"{account.unit}s" if account.n_tasks is None else f"{counted(account.n_tasks, account.unit)}"
     return (
         f"Account of {account.population!r}: {tasks}. Over all runs, each may spend epsilon = "
         f"{account.epsilon:g} at delta = {rounded_up(account.delta)}; neighbours: {account.relation.value}."

@@ -13,6 +13,7 @@ import typer
 from cloister.cli.options import Json, Protected, SkipMissingTargets, Types, own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def approve(
     from cloister.nodes import NodeFolder
     from cloister.nodes.identity import Identity
     from cloister.store.signatures import SignedRoster
+    from cloister.tables.codebook import Codebook
 
     home = NodeFolder(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
@@ -113,9 +115,10 @@ def approve(
             "--roster FILE: the operator sends it when all nodes are there."
         )
     signed = None if roster is None else SignedRoster.from_bytes(roster.read_bytes())
+    book = None if settings.codebook is None else Path(settings.codebook)
     allowed, budget = _budget(home, proposed)
     say(
-        f"This plan is for {proposed.n_tasks} tasks and {len(proposed.rounds)} release(s); "
+        f"This plan is for {proposed.n_tasks} tasks and {counted(len(proposed.rounds), 'release')}; "
         f"{proposed.sampling.describe()}. Task {settings.task!r} sends at most one message a round: "
         f"{proposed.longest_message} whole numbers at most, {_leaves_as(proposed)}.",
         proposed.guarantee,
@@ -125,17 +128,22 @@ def approve(
     )
     if signed is not None:
         home.check_roster(signed, proposed)
+        if book is not None:
+            Codebook.load(book).naming.check(signed.roster.names, "roster.json")
         _show_circle(signed)
     if not allowed:
         raise typer.Exit(1)
     if not yes and not typer.confirm("Take part in runs of this plan?"):
         say("Not approved. Nothing was read, and nothing has left this machine.", apart=True)
         raise typer.Exit(1)
-    book = None if settings.codebook is None else Path(settings.codebook)
     digest = "" if book is None else hashlib.sha256(book.read_bytes()).hexdigest()
     rows = None if zeros else _rows(settings, book, skip)
     home.approve(proposed, rows, digest, trial, signed)
-    kept = "Zeros will be sent for it" if rows is None else f"{len(rows.y)} rows are kept for it in {folder}"
+    kept = (
+        "Zeros will be sent for it"
+        if rows is None
+        else f"{folder} keeps {counted(len(rows.y), 'row')} for it"
+    )
     say(f"Approved. {kept}.", apart=True)
 
 
@@ -253,7 +261,7 @@ def status(
         return emit({"task": task, "spent": spent, "runs": _documents(heads)})
     say(
         f"Task {task!r}: epsilon = {rounded_up(balance.spent_by(1))} of "
-        f"{balance.account.epsilon:g} is spent, by {len(balance.charges)} run(s)."
+        f"{balance.account.epsilon:g} is spent, by {counted(len(balance.charges), 'run')}."
     )
     show_table(
         ["run", "records", "model", "head"],

@@ -158,7 +158,7 @@ class CodebookOptions:
     codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file. It must be given.")] = None
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None
     column: Annotated[
-        str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
+        str | None, typer.Option("--target", help="Column to predict. Default: all the codebook's.")
     ] = None
 
 
@@ -309,7 +309,7 @@ class AccountOptions:
 
     ledger: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a URL."),
+        typer.Option(metavar="PLACE", help="The ledger that pays: a file, or a URL."),
     ] = None
     population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None
 

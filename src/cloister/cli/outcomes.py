@@ -19,6 +19,7 @@ from cloister.privacy.statement import rounded_up
 if TYPE_CHECKING:
     from cloister.cli.options import RunOptions
     from cloister.ledger import Ledger
+    from cloister.tables.naming import Naming
 
 
 def read_shares(given: Sequence[str], names: Sequence[str]) -> dict[str, float] | None:
@@ -59,6 +60,7 @@ def fit_outcomes(
         assert isinstance(proposal, OneRun)  # of one method
         proposals[name] = table, proposal
     plans = {name: proposal.plan for name, (_, proposal) in proposals.items()}
+    naming = proposals[names[0]][0].codebook.naming
     together = Outcomes.sharing(plans, epsilon, read_shares(shares, names))
     document = {
         "guarantee": together.guarantee.to_dict(),
@@ -71,7 +73,7 @@ def fit_outcomes(
     if manner.dry_run and ledger is not None:
         room = ledger.balance.room_for(together.cost_under(ledger.relation))
     if not manner.json:
-        _promise(together)
+        _promise(together, naming)
         say(*filter(None, [room]), apart=True)
     if manner.dry_run:
         return emit(document | ({} if room is None else {"ledger": asdict(room)})) if manner.json else None
@@ -82,7 +84,7 @@ def fit_outcomes(
     drafts = {name: folders.unfinished_folder(together.place(folder, name)) for name in names}
     together.check_room(ledger, done, drafts)
     folder.mkdir(parents=True, exist_ok=True)
-    together.save(folder, together.guarantee)
+    together.save(folder, together.guarantee, naming)
     approved = RunRecord.approved(manner.approved_by)
     for name, (table, proposal) in proposals.items():
         plan, place = together.plans[name], together.place(folder, name)
@@ -90,7 +92,7 @@ def fit_outcomes(
         one = OneRun(plan, replace(proposal.made_by, parameters=settings))
         if not done[name]:
             one.carry_out(place, table, approved, ledger, manner.force)
-    together.save(folder, together.guarantee, heads_in(folder))
+    together.save(folder, together.guarantee, naming, heads_in(folder))
     heads = {name: folders.manifest_head(together.place(folder, name)) for name in plans}
     if manner.json:
         return emit({"folder": folder} | document | {"heads": heads})
@@ -102,11 +104,11 @@ def fit_outcomes(
     return show_commands(*(["cloister", command, folder] for command in ("verify", "summary", "report")))
 
 
-def _promise(together: Outcomes) -> None:
+def _promise(together: Outcomes, naming: Naming) -> None:
     told = together.guarantee
     say(
         f"{len(together.plans)} outcomes share one budget. All of them together:",
-        told.statement.short,
+        told.statement.in_words(naming.words).short,
         f"Epsilon {rounded_up(told.epsilon)}, delta {rounded_up(told.delta)}, {told.relation}.",
     )
     rows = (

@@ -35,12 +35,13 @@ from cloister.cli.shell import (
 )
 from cloister.core.errors import CloisterError, InputError
 from cloister.core.lifts import Relation
+from cloister.core.spelling import counted
 from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
     from cloister.cli.planning import Wish
     from cloister.cli.proposals import PrivacyTarget
-    from cloister.ledger.accounts import Room
+    from cloister.ledger.charges import Room
     from cloister.tables.codebook import Codebook
 
 
@@ -86,6 +87,9 @@ class Answers:
                     "codebook."
                 )
             tasks = 150
+        listed = len(book.naming.roster)
+        if listed and tasks != listed:
+            raise InputError(f"--tasks must be the codebook's roster, {listed}. Got {tasks}. Leave it out.")
         method = Method.shared_prior if self.method is None else self.method
         return Wish(book, tasks, self.target, method, self.rows)
 
@@ -243,7 +247,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
     say(
         f"{words}.",
         f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
-        f"{_sentence(plan.algorithm.plain_name)}, {len(plan.rounds)} noisy sums, "
+        f"{_sentence(plan.algorithm.plain_name)}, {counted(len(plan.rounds), 'noisy sum')}, "
         f"{plan.trust.kind(plan.mechanism.kind)}.",
         f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; {_whom(wish)} "
         f"detect one {told.unit}'s data in at most {percent(told.detection())} of cases, with 5 % false "
@@ -291,7 +295,8 @@ def _show_next_steps(wish: Wish, answers: Answers, account: AccountOptions, file
             return show_commands(price, run)
         say(f"Wrote {file}. The whole guarantee; the run; or the run between institutions:", apart=True)
         where = ["--run", "NAME", "--address", "HOST:PORT"]
-        between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book[:2], *where]
+        target = _typed({"--target": answers.column})
+        between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book[:2], *target, *where]
         return show_commands(price, run, between)
     if answers.codebook is not None and wish.trust.at_home:
         return say("Add -o plan.toml: cloister fit --plan and cloister deploy init run it.", apart=True)

@@ -27,7 +27,7 @@ from cloister.privacy.randomness import Origin
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
-    from cloister.ledger.accounts import Room
+    from cloister.ledger.charges import Room
     from cloister.privacy.guarantee import Guarantee
     from cloister.store.billboard import Billboard
 

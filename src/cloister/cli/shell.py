@@ -64,6 +64,15 @@ class Family(TyperGroup):
 class Command(TyperCommand):
     """A command that says what the library refuses in the words of its own options."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed; refuse an option that is given twice, of which one would be passed over."""
+        *_, typed = self.make_parser(ctx).parse_args(args=[*args])
+        for option in typed:
+            once = option.param_type_name == "option" and not (option.multiple or option.is_flag)  # type: ignore[attr-defined]
+            if once and typed.count(option) > 1:
+                raise typer.BadParameter("must be given once. Leave one out", ctx, option)
+        return list(super().parse_args(ctx, args))
+
     def get_help(self, ctx: Any) -> str:
         """Return the help as plain text: some versions of typer escape brackets for rich even here."""
         return str(super().get_help(ctx)).replace(r"\[", "[")

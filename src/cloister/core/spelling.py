@@ -1,4 +1,4 @@
-"""What is seen of a name: two names that look the same are one party's, spelled in two ways."""
+"""Words: what is seen of a name, so that two spellings of one party are found, and nouns with a number."""
 
 from __future__ import annotations
 
@@ -38,3 +38,21 @@ def look(name: str) -> str:
 def _plain_form(character: str) -> str:
     tag = unicodedata.decomposition(character).partition(">")[0].removeprefix("<")
     return unicodedata.normalize("NFKC", character) if tag in _FORMS else character
+
+
+def plural(noun: str) -> str:
+    """Return what several of a thing are called."""
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def counted(count: float, noun: str) -> str:
+    """Say how many of a thing there are.
+
+    Examples
+    --------
+    >>> counted(1, "noisy sum"), counted(2410, "clinic"), counted(2, "party")
+    ('1 noisy sum', '2,410 clinics', '2 parties')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"

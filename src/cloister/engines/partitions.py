@@ -17,6 +17,7 @@ import numpy as np
 from cloister.core.arrays import States
 from cloister.core.errors import InputError, PlanError, check_one_owner
 from cloister.core.roster import Roster, is_missing, task_name
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks
 from cloister.engines.curator import Bill, charge
 from cloister.engines.local import Local
@@ -118,7 +119,7 @@ def partition_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
             plans[name] = _resized(plan, count)
         except PlanError as error:
             raise PlanError(
-                f"Cluster {name!r} has {count} task(s), too few for this plan: {error}"
+                f"Cluster {name!r} has {counted(count, 'task')}, too few for this plan: {error}"
             ) from error
     return plans
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Array, States, Words
 from cloister.core.errors import InputError, PlanError, check_one_owner
 from cloister.core.roster import Roster, task_name
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks, public_seeds
 from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
@@ -115,7 +116,8 @@ class Run:
             if math.isinf(promise.epsilon)
             else ", ".join([f"{price} for each {promise.unit}", *doubts])
         )
-        return f"{self.board.rounds} rounds with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
+        rounds = counted(self.board.rounds, "round")
+        return f"{rounds} with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the public part to a new folder: plan, names of the tasks, and board.

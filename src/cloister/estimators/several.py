@@ -226,11 +226,12 @@ class SeveralOutcomes(BaseEstimator):  # type: ignore[misc]
         if place.exists() and not force:
             raise InputError(f"{place} is already there and is left as it is. Choose another, or force=True.")
         place.mkdir(parents=True, exist_ok=True)
-        self.plan_.save(place, self.guarantee_)  # first, for each run's own page says what all cost
+        naming = next(iter(self.outcomes_.values())).run_.codebook.naming
+        self.plan_.save(place, self.guarantee_, naming)  # first, for each run's own page says what all cost
         for name, model in self.outcomes_.items():
             model.save(self.plan_.place(place, name), force=force)
         heads = {name: model.billboard_.head.hex() for name, model in self.outcomes_.items()}
-        self.plan_.save(place, self.guarantee_, heads)
+        self.plan_.save(place, self.guarantee_, naming, heads)
         return place
 
 

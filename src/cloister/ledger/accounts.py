@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.core.lifts import Relation
-from cloister.ledger.charges import Account, Charge, exposure
+from cloister.ledger.charges import Account, Charge, Room, exposure
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, merged
@@ -28,46 +28,6 @@ _WHAT_FOLLOWS = {
     ("task", "person"): ", which says of a task of k persons that it is a group of k",
 }
 _LEAST = 0.01  # an epsilon below which nobody runs anything
-
-
-@dataclass(frozen=True)
-class Room:
-    """What one more run would leave of an account's budget; every epsilon is at the account's delta.
-
-    Attributes
-    ----------
-    population : str
-        Whose account.
-    spent, after : float
-        Epsilon of all runs, before and after this one.
-    budget, delta : float
-        The budget.
-    remaining, left : float
-        Epsilon that one more run alone could have, before and after this one.
-    runs : int, optional
-        How many runs like this one fit into what is left now; None if it costs nothing.
-    """
-
-    population: str
-    spent: float
-    after: float
-    budget: float
-    delta: float
-    remaining: float
-    left: float
-    runs: int | None
-
-    def __str__(self) -> str:
-        spent = f"epsilon {rounded_up(self.spent, 3)} of {self.budget:g} is spent at delta {self.delta:g}"
-        if self.runs == 0:
-            fits = f"a run with epsilon {rounded_down(self.remaining)} at that delta would"
-            return f"The account {self.population!r}: {spent}. This run does not fit; {fits}."
-        more = f", {self.runs} of its kind fit" if self.runs is not None else ""
-        return (
-            f"The account {self.population!r}: {spent}. This run would make it {rounded_up(self.after, 3)}"
-            f"{more}; after it one with epsilon {rounded_down(self.left)} would still fit. Planning is "
-            "not charged."
-        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a ledger holds: an account with its budget, and charges that are chained by hashes."""
+"""What a ledger holds: an account with its budget, and charges chained by hashes; what room is left."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any, get_args
 from cloister.core.arrays import is_real
 from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.core.lifts import Relation
+from cloister.core.spelling import counted
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words
 from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent, UnitName
 from cloister.privacy.sampling import Epochs, OnePass
+from cloister.privacy.statement import rounded_down, rounded_up
 
 _FORMAT = "cloister ledger 1"
 _LONGEST = 200  # characters of a name; what a database column holds
@@ -91,6 +93,46 @@ class Account:
     def mu(self) -> float:
         """The budget as a Gaussian-DP parameter."""
         return tradeoff.mu(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one more run would leave of an account's budget; every epsilon is at the account's delta.
+
+    Attributes
+    ----------
+    population : str
+        Whose account.
+    spent, after : float
+        Epsilon of all runs, before and after this one.
+    budget, delta : float
+        The budget.
+    remaining, left : float
+        Epsilon that one more run alone could have, before and after this one.
+    runs : int, optional
+        How many runs like this one fit into what is left now; None if it costs nothing.
+    """
+
+    population: str
+    spent: float
+    after: float
+    budget: float
+    delta: float
+    remaining: float
+    left: float
+    runs: int | None
+
+    def __str__(self) -> str:
+        spent = f"epsilon {rounded_up(self.spent, 3)} of {self.budget:g} is spent at delta {self.delta:g}"
+        if self.runs == 0:
+            fits = f"a run with epsilon {rounded_down(self.remaining)} at that delta would"
+            return f"The account {self.population!r}: {spent}. This run does not fit; {fits}."
+        enough = f" What is left is enough for {counted(self.runs, 'such run')}." if self.runs else ""
+        after, left = rounded_up(self.after, 3), rounded_down(self.left)
+        return (
+            f"The account {self.population!r}: {spent}. With this run it would be {after}.{enough} After "
+            f"this one, a run with epsilon {left} would still fit. Planning is not charged."
+        )
 
 
 @dataclass(frozen=True)

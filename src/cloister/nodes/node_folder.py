@@ -35,6 +35,7 @@ import tomli_w
 
 from cloister.core.errors import BillboardError, InputError, SignatureError, StorageError
 from cloister.core.roster import Name, task_name
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks
 from cloister.engines.dry_run import try_plan
 from cloister.engines.workers import checked_rows
@@ -107,7 +108,9 @@ class KeptBoard:
         """Return the head after so many records, by default all, as the operator has signed it."""
         count = len(self) if length is None else length
         if self.board is None or not 1 <= count <= len(self):
-            raise BillboardError(f"There are {len(self)} record(s) here. Got {count}. Ask for one of them.")
+            raise BillboardError(
+                f"This journal has {counted(len(self), 'record')}. Got {count}. Ask for one of them."
+            )
         file = os.open(self.signatures, os.O_RDONLY | BINARY)
         try:
             signature = read_at(file, SIGNATURE * (count - 1), SIGNATURE)
@@ -385,7 +388,9 @@ class NodeFolder:
     def _checked(self, plan: Plan, rows: Tasks) -> bytes:
         """Return rows as they are kept; refuse those of others, and those that the plan is not for."""
         if list(rows.ids) != [self.settings.task]:
-            raise InputError(f"Rows must be of task {self.settings.task!r} alone. Got {len(rows)} task(s).")
+            raise InputError(
+                f"Rows must be of task {self.settings.task!r} alone. Got {counted(len(rows), 'task')}."
+            )
         try_plan(plan, rows)
         checked_rows(plan, rows, self)
         buffer = io.BytesIO()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from cloister.core.errors import InputError, PlanError
 from cloister.core.findings import Findings
 from cloister.core.spec import Sender
+from cloister.core.spelling import counted
 
 if TYPE_CHECKING:
     from cloister.core.arrays import Array, Public, States
@@ -346,6 +347,5 @@ class PlannedStage:
         return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
 
     def __str__(self) -> str:
-        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
-        many = "s" * (self.numbers > 1)
-        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"
+        rounds, numbers = counted(self.rounds, "round"), counted(self.numbers, "number")
+        return f"{self.about}: {rounds} of {numbers}, {100 * self.share:.1f} % of the budget"

@@ -21,6 +21,7 @@ from cloister.core.errors import PlanError
 from cloister.core.findings import NOT_COMPARED, EarlierPrior, ReadFrom
 from cloister.core.lifts import Relation
 from cloister.core.spec import Target
+from cloister.core.spelling import counted
 from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
 from cloister.plan.board_checks import check_board, noise_of, prior_of
 from cloister.plan.forecast import SEARCH, Forecast, forecast, rows_of_classes
@@ -473,8 +474,8 @@ class Plan:
 
     def __str__(self) -> str:
         head = (
-            f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
-            f"{self.sampling.describe()}."
+            f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, "
+            f"{counted(len(self.rounds), 'release')}, {self.sampling.describe()}."
         )
         listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
         told = [head, listed, str(self.guarantee), self.not_compared, str(self.forecast())]

@@ -15,6 +15,7 @@ from typing import Any, Protocol, get_args
 
 from cloister.core.document import check_format
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.privacy.accounting import Prices
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
 from cloister.privacy.events import RelationName, UnitName
@@ -94,7 +95,7 @@ class AllRuns:
                 f"because of one of them {'; '.join(self.reasons)}"
             )
         so_far = percent(GaussianCurve(self.spent).detection())
-        runs = f"the {self.runs} runs" if self.runs != 1 else "the 1 run"
+        runs = f"the {counted(self.runs, 'run')}"
         last_bit = "; this is not proven to the last bit, because of one of them " if self.unproven else ""
         last_bit += "; ".join(self.unproven)
         whom = self.adversary or "those whom its runs are priced against"

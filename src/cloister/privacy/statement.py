@@ -8,12 +8,13 @@ larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.privacy.events import RelationName, UnitName
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ _HANDED_ON = "a model, prediction or score that leaves its task is a release tha
 _KEYED, _AT_HOME, _TOGETHER = "keyed by the operating system", "at home", "all on one machine"
 
 
+_SUCH = ", such as a pupil of one school,"
+
+
 @dataclass(frozen=True)
 class Statement:
     """What a guarantee says.
@@ -145,6 +149,13 @@ class Statement:
         """The four lines, with what must be read before them."""
         lines = (f"{label}: {text}." for label, text in self.lines)
         return "\n".join([*filter(None, [self.verdict]), *self.warnings, *lines])
+
+    def in_words(self, words: Callable[[str], str]) -> Statement:
+        """Return it in other words for tasks and rows; the technicalities keep theirs."""
+        who, against, strength, rest = (words(text) for _, text in self.lines)
+        who = who if who == self.who else who.replace(_SUCH, "")  # an example for those who read of tasks
+        warnings = tuple(map(words, self.warnings))
+        return Statement(who, against, strength, rest, warnings, self.details, self.verdict)
 
     def __str__(self) -> str:
         parts = [self.short]
@@ -306,9 +317,8 @@ def _who(g: Guarantee) -> str:
     )
     whom = "all other tasks" if g.against == ALL_OTHERS else "those named below"
     return (
-        f"each of the {g.n_tasks} {g.unit}s, with all its rows. A person whose rows are in one task only, "
-        f"such as a pupil of one school, is protected from {whom}, {inside}, but not from their own "
-        "task, which has the rows"
+        f"each of the {g.n_tasks} {g.unit}s, with all its rows. A person whose rows are in one task only"
+        f"{_SUCH} is protected from {whom}, {inside}, but not from their own task, which has the rows"
     )
 
 
@@ -336,7 +346,7 @@ def _for_several_tasks(g: Guarantee) -> Iterator[str]:
     if steps == 1:
         del rates[1]
     if rates:
-        each = (f"in {k} task{'s' if k > 1 else ''} it is {rate}" for k, rate in rates.items())
+        each = (f"in {counted(k, 'task')} it is {rate}" for k, rate in rates.items())
         yield f"For a person with rows {', '.join(each)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cloister.core.spelling import counted
 from cloister.plan.plan import Plan
 from cloister.report.figures import Frame, caption
 
@@ -42,7 +43,7 @@ def _curator(plan: Plan) -> _Box:
 def flow_picture(plan: Plan, width: int, height: int) -> str:
     """Draw the way of a message, from left to right, or downwards where there is little room."""
     count = len(plan.rounds)
-    rounds, sums = (f"{count:,} {what}{'s' if count != 1 else ''}" for what in ("round", "noisy sum"))
+    rounds, sums = counted(count, "round"), counted(count, "noisy sum")
     boxes = (
         _Box(
             "home",

@@ -27,6 +27,7 @@ from cloister.app.summary import Coefficient, number
 from cloister.app.task_model import TaskModel
 from cloister.core.arrays import Floats
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks
 from cloister.ledger.accounts import Balance
 from cloister.plan.plan import Plan
@@ -141,9 +142,11 @@ class PublicPart:
         return {
             "headline": self._headline,
             "about": self._about,
-            "called": self._naming.plural,
+            "task": self._naming.task_noun,
+            "tasks": self._naming.plural,
+            "words": self._naming.words,
             "guarantee": self.guarantee,
-            "statement": self.guarantee.statement,
+            "statement": self.guarantee.statement.in_words(self._naming.words),
             "rate": percent(self.guarantee.detection()),
             "percent": percent,
             "by_chance": round(100 * FALSE_ALARMS),
@@ -167,23 +170,14 @@ class PublicPart:
             "charged": self.charged,
             "audit": self.audit,
             "evaluation": self.evaluation,
-            "seen": [
-                row[:3] + row[4:] if self.record.rows_together else row for row in seen_under(self.plan)
-            ],
-            "parties": [
-                "the task itself",
-                *(
-                    ["the operator, who was the curator"]
-                    if self.record.rows_together
-                    else ["who holds all rows, if one does", "the curator"]
-                ),
-                "other tasks, everybody",
-            ],
+            "seen": self._seen,
+            "parties": self._parties,
             "head": self.head or self.board.head.hex(),
             "folder": self.folder,
             "candidates": self.candidates,
             "infinity": math.inf,
             "number": number,
+            "counted": counted,
             "up": rounded_up,
             "down": rounded_down,
         }
@@ -234,6 +228,18 @@ class PublicPart:
         counted = "" if over is None else f", counted over “{over.name}”"
         goal = f"{what} to predict: “{self.codebook.target.name}”{counted}, from {listed}."
         return " ".join(filter(None, [goal, self._naming.explained]))
+
+    @property
+    def _seen(self) -> list[tuple[object, ...]]:
+        """What there is to see, and which of the parties sees it."""
+        rows = [(self._naming.words(what), *yes) for what, *yes in seen_under(self.plan)]
+        return [row[:3] + row[4:] for row in rows] if self.record.rows_together else rows
+
+    @property
+    def _parties(self) -> list[str]:
+        together = ["the operator, who was the curator"]
+        held = together if self.record.rows_together else ["who holds all rows, if one does", "the curator"]
+        return [self._naming.words("the task itself"), *held, self._naming.words("other tasks, everybody")]
 
     @property
     def _naming(self) -> Naming:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from cloister.core.arrays import Array
 from cloister.core.errors import BillboardError, InputError
+from cloister.core.spelling import counted
 from cloister.privacy.caveats import Caveat
 from cloister.store.files import ByteSource, FileBytes, MemoryBytes, bytes_of, write_file
 from cloister.store.records import (
@@ -122,7 +123,7 @@ class Billboard:
     >>> board.post(Release(np.ones(2), noise=0.1, denominator=2.0), {})
     Traceback (most recent call last):
     ...
-    cloister.errors.BillboardError: The plan allows 1 release(s) and all are posted: nothing more may leave.
+    cloister.errors.BillboardError: The plan allows 1 release: all are posted, and nothing more may leave.
     """
 
     plan: str
@@ -155,7 +156,8 @@ class Billboard:
         """Return the board with one more release on it."""
         if self.rounds >= self.capacity:
             raise BillboardError(
-                f"The plan allows {self.capacity} release(s) and all are posted: nothing more may leave."
+                f"The plan allows {counted(self.capacity, 'release')}: all are posted, and nothing more may "
+                "leave."
             )
         return self._append(release, public)
 
@@ -353,7 +355,7 @@ def _received(board: Billboard | None, record: bytes) -> Billboard:
     """Verify one record that was sent by somebody else."""
     number = 0 if board is None else len(board.records)
     if board is not None and board.complete:
-        raise BillboardError(f"The plan allows {board.capacity} release(s) and all are posted.")
+        raise BillboardError(f"The plan allows {counted(board.capacity, 'release')}, and all are posted.")
     try:
         found, end = _read_record(MemoryBytes(record), 0, len(record), board, "This record")
     except BillboardError:
@@ -387,7 +389,7 @@ class _TruncatedError(BillboardError):
 def _truncated(path: str | os.PathLike[str], number: int, empty: bool) -> BillboardError:
     what = "has no last line: its run is unfinished" if empty else f"is truncated in record {number}"
     return _TruncatedError(
-        f"{path} {what}. {number} record(s) are whole, and Billboard.recover reads them. "
+        f"{path} {what}. Billboard.recover reads what is whole: {counted(number, 'record')}. "
         "Go on with the run that writes it, or restore the file from a copy."
     )
 
@@ -430,7 +432,7 @@ def _read_record(
 def _edited(path: str | os.PathLike[str], number: int) -> BillboardError:
     return BillboardError(
         f"{path} was edited: record {number} does not match its hash. Nothing from it on can be trusted; "
-        f"{number} record(s) before it are whole, and Billboard.recover reads them."
+        f"Billboard.recover reads what is whole before it: {counted(number, 'record')}."
     )
 
 

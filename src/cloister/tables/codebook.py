@@ -230,16 +230,26 @@ class Codebook:
         return head | {"target": {"name": self.target.name, **target_entry(self.target)}}
 
     @classmethod
-    def load(cls, path: str | Path) -> Codebook:
-        """Read a codebook from a TOML file; a value that the template left open is refused."""
-        first, *others = cls.load_all(path)
-        if others:
-            names = ", ".join(book.target.name for book in (first, *others))
-            raise InputError(
-                f"codebook {path} has several targets: {names}. Name the one that is meant; `cloister fit` "
-                "and SeveralOutcomes take all of them."
-            )
-        return first
+    def load(cls, path: str | Path, target: str | None = None) -> Codebook:
+        """Read a codebook from a TOML file; a value that the template left open is refused.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        target : str, optional
+            Which of several targets is meant.
+        """
+        books = {book.target.name: book for book in cls.load_all(path)}
+        if target is None and len(books) == 1:
+            return next(iter(books.values()))
+        if target is not None and target in books:
+            return books[target]
+        got = "several" if target is None else repr(target)
+        raise InputError(
+            f"One of the targets of the codebook {path} must be meant: {', '.join(books)}. Got {got}. Name "
+            "it with --target or target=; `cloister fit` and SeveralOutcomes take all of them."
+        )
 
     @classmethod
     def load_all(cls, path: str | Path) -> tuple[Codebook, ...]:
@@ -265,9 +275,9 @@ class Codebook:
         Path(path).write_text(tomli_w.dumps(data), encoding="utf-8")
 
     @staticmethod
-    def template(columns: Mapping[str, Kind], task: str | None, target: str) -> str:
+    def template(columns: Mapping[str, Kind], task: str | None, *targets: str) -> str:
         """TOML text to fill in: column names and kinds, and no value from the data."""
-        return template(columns, task, target)
+        return template(columns, task, *targets)
 
     @property
     def names(self) -> tuple[str, ...]:

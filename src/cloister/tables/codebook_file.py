@@ -40,8 +40,10 @@ _HEAD = """\
 #   task_noun = "clinic"                what a task is called, and row_noun = "patient"
 #   empty = ["?", "unknown"]            words that stand for an empty cell, in all columns
 #   interactions = [["age", "sex"]]     if the effect of one feature depends on another
-# And under [target]: kind = "count", "ordered" or "positive"; for counts, exposure = "months" names the
-# column that they are counted over
+# And under [target], if it is not a plain number or classes:
+#   kind = "count"          with bounds; exposure = "months" names the column that they are counted over
+#   kind = "positive"       for amounts, with bounds above 0
+#   kind = "ordered"        for classes in order, with classes; these may have aliases and ignore_case too
 """
 _HINTS = {
     "numeric": "bounds = []  # numeric: [lowest possible, highest possible]; if codes: {levels} = [1, 2, 3]",
@@ -59,17 +61,19 @@ _HINTS = {
 }
 
 
-def template(columns: Mapping[str, Kind], task: str | None, target: str) -> str:
+def template(columns: Mapping[str, Kind], task: str | None, *targets: str) -> str:
     """TOML text to fill in: column names and kinds, and no value from the data."""
-    require(target in columns, f"target must be a column. Got {target!r}. Choose one of {[*columns]}.")
     lines = [_HEAD] + ([] if task is None else [tomli_w.dumps({"task": task})])
-    goal = "text" if columns[target] == "date" else columns[target]
-    lines += ["[target]", tomli_w.dumps({"name": target}).rstrip(), _HINTS[goal].format(levels="classes")]
-    for name in (name for name in columns if name not in (task, target)):
+    for target in targets:
+        require(target in columns, f"target must be a column. Got {target!r}. Choose one of {[*columns]}.")
+        goal = "text" if columns[target] == "date" else columns[target]
+        head = "[target]" if len(targets) == 1 else "[[target]]"
+        lines += [head, tomli_w.dumps({"name": target}).rstrip(), _HINTS[goal].format(levels="classes"), ""]
+    for name in (name for name in columns if name not in (task, *targets)):
         key = tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
         kind = "text feature" if columns[name] == "text" else columns[name]
-        lines += ["", f"[features.{key}]", _HINTS[kind].format(levels="levels")]
-    return "\n".join(lines) + "\n"
+        lines += [f"[features.{key}]", _HINTS[kind].format(levels="levels"), ""]
+    return "\n".join(lines)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from cloister.core.arrays import Array
 from cloister.core.errors import PrivateDataError
+from cloister.core.spelling import counted
 from cloister.tables.feature import Feature
 from cloister.tables.reading import Mask, Reading
 
@@ -71,7 +72,7 @@ class ColumnCheck:
         return self.wrong + (0 if self.filled else self.missing)
 
     def __str__(self) -> str:
-        said = [f"{self.name}: {self.rows} rows"]
+        said = [f"{self.name}: {counted(self.rows, 'row')}"]
         if self.clipped:
             low, high = self.bounds
             said.append(f"{self.clipped} clipped ({self.below} below {low}, {self.above} above {high})")

@@ -248,7 +248,7 @@ class Categorical(Feature):
 
     def _check_spellings(self) -> None:
         """Refuse aliases that mean no level, or two things at once."""
-        given = self.aliases if isinstance(self.aliases, Mapping) else dict(self.aliases)
+        given = dict(self.aliases) if isinstance(self.aliases, Mapping | tuple) else {None: self.aliases}
         object.__setattr__(self, "aliases", tuple((name, _as_python(level)) for name, level in given.items()))
         listed = [*self.levels, *([self.missing] if self._own_missing else [])]
         meant = all(isinstance(name, str) and level in listed for name, level in self.aliases)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cloister.core.arrays import Array
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.tables.feature import require
 
 
@@ -36,7 +37,9 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
     if values.dtype.kind == "U" and not hasattr(X, "__array__"):  # a list: text drops NUL at its end
         values = np.asarray(X, dtype=object)
     if values.ndim != 2:
-        raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
+        raise InputError(
+            f"X must be a table or a two-dimensional array. Got {counted(values.ndim, 'dimension')}."
+        )
     return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
 
 

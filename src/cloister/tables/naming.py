@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cloister.core.errors import InputError
 from cloister.core.roster import Roster
+from cloister.core.spelling import counted, plural
 from cloister.tables.feature import require
 from cloister.tables.look_alikes import did_you_mean
 
 _NAMED = 5
+_TASK = re.compile(r"the account of '[^']*'|(?P<article>\b[Aa] )?\b(?P<task>[Tt]asks?)\b")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Naming:
     ('2 clinics', '1 patient')
     >>> naming.explained
     'Here tasks are clinics and rows are patients.'
+    >>> naming.words("each of the 2 tasks, with all its rows")
+    'each of the 2 clinics, with all its patients'
     >>> naming.check(["Ahlen", "Bekum"], "stays.csv")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
@@ -84,22 +89,37 @@ class Naming:
     @property
     def plural(self) -> str:
         """What tasks are called."""
-        return _plural(self.task_noun)
+        return plural(self.task_noun)
 
     @property
     def explained(self) -> str:
         """Say what tasks and rows are, where sentences speak of these; nothing if they have no other name."""
-        told = [("tasks", self.plural), ("rows", _plural(self.row_noun))]
+        told = [("tasks", self.plural), ("rows", plural(self.row_noun))]
         parts = [f"{word} are {called}" for word, called in told if word != called]
         return f"Here {' and '.join(parts)}." if parts else ""
 
     def tasks(self, count: int) -> str:
         """Say how many tasks."""
-        return _counted(count, self.task_noun)
+        return counted(count, self.task_noun)
 
     def rows(self, count: int) -> str:
         """Say how many rows."""
-        return _counted(count, self.row_noun)
+        return counted(count, self.row_noun)
+
+    def words(self, text: str) -> str:
+        """Return a sentence about tasks in the words for them; what an account is called stays."""
+        if self.task_noun != Naming.task_noun:
+            text = _TASK.sub(self._named, text)
+        return text.replace("all its rows", f"all its {plural(self.row_noun)}")
+
+    def _named(self, found: re.Match[str]) -> str:
+        article, task = found["article"], found["task"]
+        if task is None:
+            return found[0]
+        noun = plural(self.task_noun) if task.endswith("s") else self.task_noun
+        noun = noun if task[0] == "t" else noun[0].upper() + noun[1:]
+        vowel = noun[0] in "aeiouAEIOU"
+        return f"{article[0]}{'n' * vowel} {noun}" if article else noun
 
     def check(self, names: Iterable[object], source: str) -> None:
         """Refuse a table whose tasks are not those of the roster."""
@@ -125,13 +145,3 @@ class Naming:
             f"{len(absent)} of {len(listed)} have none: {shown}. Add theirs; or, if everybody may see that "
             "they do not take part, delete them from the roster."
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else _plural(noun)}"
-
-
-def _plural(noun: str) -> str:
-    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from cloister.core.arrays import Array, Floats
-from cloister.tables.column_types import Categorical, Numeric
+from cloister.tables.column_types import SPELLINGS, Categorical, Numeric
 from cloister.tables.feature import Feature, require
 from cloister.tables.reading import Reading, is_real
 from cloister.tables.transforms import IDENTITY, Monotone, Transform
@@ -138,9 +138,11 @@ class Ordered(Categorical):
         The column.
     levels : sequence
         Every class that is publicly possible, in order.
+    aliases, ignore_case : optional
+        Other ways in which a class is written, as for `Categorical`.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("classes", "levels")
+    keys: ClassVar[tuple[str, ...]] = ("classes", "levels", *SPELLINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,7 +154,8 @@ class Ordered(Categorical):
 
     @classmethod
     def from_keys(cls, name: str, keys: Mapping[str, Any]) -> Self:
-        return cls(name, next(iter(keys.values()), ()))
+        spelled = {key: keys[key] for key in SPELLINGS if key in keys}
+        return cls(name, keys.get("classes", keys.get("levels", ())), **spelled)
 
     def entry(self) -> dict[str, Any]:
         return {"kind": "ordered"} | super().entry()

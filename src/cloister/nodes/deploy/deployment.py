@@ -41,6 +41,8 @@ from cloister.plan.plan import Plan
 from cloister.store.billboard import scan
 from cloister.store.files import BINARY, append, bytes_of, private_folder, try_lock, write_file, write_private
 from cloister.store.signatures import Operator, SignedRoster, public_key
+from cloister.tables.codebook import Codebook
+from cloister.tables.naming import Naming
 
 #: Seconds that a curator waits for another one to end.
 _PATIENCE = 10.0
@@ -118,6 +120,12 @@ class Deployment:
     def n_tasks(self) -> int:
         """How many nodes the plan is for."""
         return int(_toml(self.folder / "plan.toml")["n_tasks"])
+
+    @property
+    def naming(self) -> Naming:
+        """What the codebook calls tasks, and which there are, if it says so."""
+        path = self.folder / "codebook.toml"
+        return Codebook.load(path).naming if path.exists() else Naming()
 
     @property
     def nodes(self) -> list[Mapping[str, Any]]:

@@ -194,7 +194,12 @@ def usual_quorum(plan: Plan) -> int:
 
 
 def create(
-    folder: Path, plan: Plan, settings: DeploymentSettings, codebook: Path | None = None, trial: bool = False
+    folder: Path,
+    plan: Plan,
+    settings: DeploymentSettings,
+    codebook: Path | None = None,
+    trial: bool = False,
+    target: str | None = None,
 ) -> Deployment:
     """Write an operator's folder; nothing is started, and nobody is registered.
 
@@ -211,18 +216,23 @@ def create(
     trial : bool
         Whether to make an authority for the service's certificate as well, for a trial; otherwise put
         ``server.crt`` and ``server.key`` from an authority that your nodes believe into ``certificates``.
+    target : str, optional
+        Which of the codebook's targets, if it has several.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is already there and is left as it is. Choose another folder.")
-    if codebook is not None and not set(codebook_of_plan(codebook, plan).caveats) <= set(plan.caveats):
+    book = None if codebook is None else codebook_of_plan(codebook, plan, target)
+    if book is not None and not set(book.caveats) <= set(plan.caveats):
         raise InputError(
             f"{codebook} has bounds that were read from the data, and the plan does not say so. Write public "
             "bounds, and make the plan with them."
         )
     private_folder(folder)
     plan.save(folder / "plan.toml")
-    if codebook is not None:
-        write_file(folder / "codebook.toml", codebook.read_bytes())
+    if codebook is not None and target is None:
+        write_file(folder / "codebook.toml", codebook.read_bytes())  # with its comments
+    elif book is not None:
+        book.save(folder / "codebook.toml")
     limits = {"rounds": len(plan.rounds), "reply": reply_size(plan)}
     document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
@@ -256,6 +266,7 @@ def add_node(deployment: Deployment, name: str | int, key: str, group: str | Non
         raise InputError(
             f"nodes.toml has a node {name!r} already. Take it out of there first, or name another."
         )
+    deployment.naming.check([name, *deployment.naming.roster], "nodes.toml")
     nodes.append({"name": name, "key": found.text} | ({} if group is None else {"group": group}))
     text = tomli_w.dumps({"node": nodes}, multiline_strings=True)
     write_file(deployment.folder / "nodes.toml", text.encode())
