@@ -22,12 +22,12 @@ from cloister.mechanisms import Gaussian
 
 NAME = "secure-runs"
 PATHS = ("src/cloister/nodes", "src/cloister/secure")
-PUPILS = 20
+NODES, PUPILS = 24, 20
 
 
 def run(quick: bool) -> tuple[Figures, Targets, Table]:
     figures: Figures = {}
-    rows, m = [["who is trusted", "rounds", "s a round", "CPU s a round", "kB up", "kB down", "error"]], 24
+    rows, m = [["who is trusted", "rounds", "s a round", "CPU s a round", "kB up", "kB down", "error"]], NODES
     rng = np.random.default_rng(1)
     weights = rng.normal(0, 0.3, D) + rng.normal(0, 0.2, (m, D))
     X, ids = rng.uniform(-0.4, 0.4, (m, 2 * PUPILS, D)), np.repeat(np.arange(m), PUPILS)

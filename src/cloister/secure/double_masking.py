@@ -120,6 +120,38 @@ class Member:
         The task's secrets; keys, seeds and coins of an attempt are derived from them and its context.
     memory : Memory
         What the task has committed itself to: it is asked before anything is said.
+
+    Notes
+    -----
+    All is derived as in `all_or_wait.Member`. Seeds are of the task's secret, a name and the attempt's
+    context; of the first 31 bytes of ``pair`` and ``box`` come X25519 keys (``x25519``), of those of ``own``
+    the key of the own mask (``own mask``). ``pair`` and ``own`` are split so: the secret is the constant of a
+    polynomial, whose other coefficients, the highest first, are 48 bytes each of the key stream under ``coins
+    of pair`` or ``coins of own``; the share of place i, from 0, is its value at i + 1. A box holds the share
+    of ``own``, then that of ``pair``. Its key is of ``box``, the hash of all offers, who seals and who opens;
+    its associated data is that hash.
+
+    Examples
+    --------
+    Test vectors for another implementation, of four tasks:
+
+    >>> from cloister.privacy.trust import SecureSum
+    >>> from cloister.secure.primitives import identity
+    >>> from cloister.secure.session import Session, ShortMemory, Signer
+    >>> signers = [Signer(i, identity=bytes([i]) * 32, secret=bytes([16 + i]) * 32) for i in range(4)]
+    >>> keys = tuple(identity(s.identity) for s in signers)
+    >>> attempt = Attempt(Session("vectors", "plan", SecureSum(dropouts=1), keys), 0, bytes(32), 0)
+    >>> members = [Member(attempt, signer, ShortMemory()) for signer in signers]
+    >>> offers = [member.offer() for member in members]
+    >>> boxes = [member.share(offers) for member in members]
+    >>> boxes[1][0].hex()[:64]
+    'cecf0ba6e8cc82204ad7059f526de50853a4c1c53d46825b521b73b6fb2e4f9f'
+    >>> for place, member in enumerate(members[:3]):
+    ...     held = {other.place: boxes[other.place][place] for other in offers if other.place != place}
+    ...     print(member.mask(offers, held, np.array([1, -2])).tolist())
+    [16658755607960202733, 11264560343856503311]
+    [17054277508420372549, 10134232982238592121]
+    [4515195464101562127, 15309313621898250045]
     """
 
     attempt: Attempt
