@@ -284,6 +284,7 @@ def _towards_zero(rows: A) -> A:
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
+    """Return rounds with equal shares of the squared budget, each of which may use these channels."""
     return (Round(1 / count, tuple(channels)),) * count
 
 
