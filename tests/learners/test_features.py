@@ -12,13 +12,13 @@ import torch
 from networks import Adapted, Pretrained
 from torch import nn
 
-from cloister import Plan, Tasks, adapt, replay, run
+from cloister import Ledger, Plan, Tasks, adapt, replay, run
 from cloister.algorithms import FedAvg, FedRep, FineTuning, MetaSGD, Personalized
 from cloister.core.tasks import padded_size
 from cloister.engines import Batched, Local
 from cloister.errors import BillboardError, InputError
 from cloister.learners import Descent, Module, Quadratic
-from cloister.mechanisms import NoNoise
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.networks import body_features
 from cloister.networks.body_features import keep_features
 from cloister.networks.frozen_body import split
@@ -329,3 +329,19 @@ def test_a_body_that_mixes_larger_batches_only_is_refused(wrap, engine):
                 run(plan, TASKS, random_state=0, engine=engine)
         else:
             run(plan, TASKS, random_state=0, engine=engine)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("engine", [Local(), Batched("cpu")], ids=repr)
+def test_a_frozen_layer_behind_a_trained_one_must_keep_rows_apart_too(engine, kept, monkeypatch):
+    """Whether features of what comes first are kept or not; and nothing is charged for being told so."""
+    torch.manual_seed(0)
+    first = nn.Linear(4, 4).requires_grad_(False)
+    net = nn.Sequential(first, nn.Linear(4, 4), Experts(), nn.Linear(5, 3))
+    if not kept:
+        monkeypatch.setattr("cloister.networks.body_features.MOST_BYTES", 0)
+    ledger = Ledger(9.0, 0.1)
+    plan = Plan(FedAvg(Module(net), Descent(0.1), rounds=1), Gaussian(9.0), n_tasks=len(TASKS))
+    with pytest.raises(InputError, match=r"mixes examples: among \d+ rows"):
+        run(plan, TASKS, random_state=0, engine=engine, ledger=ledger)
+    assert not ledger.history

@@ -258,7 +258,9 @@ class Module(ClientLearner):
         if (kind, device.type) in self.apart or not frozen_layers(self.net):
             return
         net = guard_layers(ready(copy.deepcopy(self.net)))
-        with matmul_precision(Precision()):
+        for parameter in net.parameters():  # not frozen: norms are torch's, as our kernel has its own trial
+            parameter.requires_grad_(parameter.is_floating_point())
+        with matmul_precision(Precision()), torch.autocast(device.type, enabled=False):
             try:
                 check_batches(net.to(device), kind, TOGETHER)
             except torch.OutOfMemoryError:
