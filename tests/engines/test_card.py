@@ -149,6 +149,23 @@ def test_a_card_agrees_with_the_processor(name, compiled):
     np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
 
 
+def test_rows_that_do_not_fit_pass_through_block_by_block(monkeypatch):
+    """With room for three tasks at once, of two sizes: each size has a program of its own, in one memory."""
+    count = 60
+    sizes = np.where(np.arange(count) % 2, ROWS, 3 * ROWS)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(sizes.sum(), 6)).astype(np.float32)
+    tasks = Tasks.from_arrays(X, rng.integers(0, 3, len(X)), np.repeat(np.arange(count), sizes))
+    plan = Plan(Ditto(learner(plain), SOLVER, clip=0.3, rounds=3), Gaussian(1.0), n_tasks=count)
+    engine = Batched("cuda", compiled=False)
+    room = 2 * 3.5 * engine.footprint(plan, tasks).task_bytes
+    monkeypatch.setattr("cloister.networks.batched.free_memory", lambda card: room)
+    takes = engine.footprint(plan, tasks)
+    assert (takes.tasks, takes.rows_bytes) == (3, 0)
+    one, two = (run(plan, tasks, random_state=0, engine=engine) for engine in (Batched("cpu"), engine))
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_masked_texts_agree_with_the_processor(compiled):
     """Some tasks hide nothing, and others do: what is recorded of the first must hold for all."""

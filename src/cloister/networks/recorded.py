@@ -14,10 +14,11 @@ from torch.utils import _pytree as pytree
 class Recorded:
     """A loop over static memory. Calling it copies its inputs there and replays the graphs.
 
-    There are several, each of a few steps: while one runs, the next is handed over.
+    There are several, each of a few steps: while one runs, the next is handed over. Loops of other shapes may
+    use the same `pool` of memory, as one runs at a time, and what it ends with is copied before the next.
     """
 
-    def __init__(self, loop: Any, inputs: tuple[Tensor, ...], compile: bool) -> None:
+    def __init__(self, loop: Any, inputs: tuple[Tensor, ...], compile: bool, pool: Any) -> None:
         self.inputs = tuple(x.detach().to(loop.trainer.device, copy=True) for x in inputs)
         if compile:
             loop.step = compiled(loop.step)
@@ -28,7 +29,7 @@ class Recorded:
             loop(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graphs: list[torch.cuda.CUDAGraph] = []
-        stages, result, pool = loop.stages(*self.inputs), None, torch.cuda.graph_pool_handle()
+        stages, result = loop.stages(*self.inputs), None
         while result is None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):

@@ -120,6 +120,8 @@ class Trainer:
     #: Clients one after another, where nothing else runs: a network that branches on what it sees, say.
     one_by_one: bool = field(default=False, init=False)
     _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
+    #: Memory that what is recorded shares.
+    _pool: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.layout = layout_of(self.net, self.personal)
@@ -312,7 +314,8 @@ class Trainer:
         rule = replace(loop.solver, lr=1.0, over_rounds=None, over_steps=None)  # sizes of steps are inputs
         key = (rule, loop.penalty, loop.part, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
-            self._programs[key] = Recorded(loop, inputs, self.compiled)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._programs[key] = Recorded(loop, inputs, self.compiled, self._pool)
         return self._programs[key]
 
 
