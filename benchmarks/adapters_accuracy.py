@@ -4,10 +4,10 @@ The body has seen Omniglot alone (`python -m benchmarks body`). An adapter of ra
 layer, and a head on what comes out. *head* tells the head alone on features that stay as they are, *told*
 tells the adapter as well, *at home* trains it and keeps it personal; each ends with fine-tuning at home.
 *alone* tells nothing, of either. Everyone visible, relation replace, default delta, exact noise from a seed.
-Step size, clip and rounds of each way and budget are chosen on another split of the same writers (seed
-100), from the same few for all, and then scored on splits of their own. An image is shown once, where
-`frozen-accuracy` averages over nine views. On a processor there is FEMNIST alone. `--body FILE` takes another
-body, `--seeds 2 3` other splits.
+Step size, clip, rounds and an adapter's scale are chosen for each way and budget on another split of the
+same writers (seed 100), from the same few for all, and then scored on splits of their own. An image is shown
+once, where `frozen-accuracy` averages over nine views. On a processor there is FEMNIST alone. `--body FILE`
+takes another body, `--seeds 2 3` other splits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from harness.cells import Cells, Json
 
 NAME = "adapters-accuracy"
 DATA = ("femnist_pmtl_test.npz", "mnist_by_writer.npz", ".cache/omniglot_body.npz")
-SEEDS, CHOOSING = range(3), 100
+SEEDS, CHOOSING = range(5), 100
 #: Images that the body takes at once.
 AT_ONCE = 512
 EPSILONS = (1.0, 2.0, 8.0)
@@ -55,23 +55,25 @@ class Choice:
     rounds: int
 
 
-CHOICES = [Choice(0.1, 0.2, 3), Choice(0.1, 0.6, 3), Choice(0.1, 0.6, 8)]
+CHOICES = [Choice(0.1, 0.2, 3), Choice(0.1, 0.6, 3), Choice(0.1, 0.6, 8), Choice(0.03, 1.0, 8)]
 ALONE = [Descent(lr, batch=20, steps=150) for lr in (0.01, 0.03, 0.1)]
+#: What adapters are multiplied by: with 1 they hardly move while a head learns.
+SCALES = (1.0, 10.0, 100.0)
 TUNING = FineTuning(Descent(0.03, batch=20, steps=60), Quadratic(0.5))
 
 
 class Adapted(nn.Module):
     """A frozen layer, and beside it one of low rank that starts at zero."""
 
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self, base: nn.Linear, scale: float) -> None:
         super().__init__()
-        self.base = base
+        self.base, self.scale = base, scale
         self.down = nn.Linear(base.in_features, RANK, bias=False)
         self.up = nn.Linear(RANK, base.out_features, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.base(x) + self.up(self.down(x))
+        out: Tensor = self.base(x) + self.scale * self.up(self.down(x))
         return out
 
 
@@ -82,13 +84,14 @@ class Scaled(nn.Module):
         return SHARPNESS * F.normalize(features, dim=1)
 
 
-def network(body: Path, classes: int, adapted: bool) -> nn.Module:
-    """Return the last layer of the body, frozen, with an adapter or without, and a head of zeros."""
+def network(body: Path, classes: int, scale: float | None) -> nn.Module:
+    """Return the last layer of the body, frozen, with an adapter of this scale or none, and a head of zeros."""
     last = load_body(body).requires_grad_(False)[-1]
     assert isinstance(last, nn.Linear)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the public start
-        first, head = Adapted(last) if adapted else last, nn.Linear(last.out_features, classes)
+        first = last if scale is None else Adapted(last, scale)
+        head = nn.Linear(last.out_features, classes)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return nn.Sequential(first, Scaled(), head)
@@ -134,15 +137,17 @@ def measure(cell: Json) -> list[float]:
     """Return accuracies on each split, with the settings that do best on the other one."""
     place, way, epsilon, seeds, body, device, quick = cell
     classes, (adapted, personal) = SETTINGS[place].classes, WAYS[way.removeprefix("alone_")]
-    file = Path(body) if body else BODY
-    learner = Module(network(file, classes, adapted), personal=tuple(personal))
+    file, first = Path(body) if body else BODY, slice(1 if quick else None)
+    scales = SCALES[first] if adapted else (None,)
+    learners = [Module(network(file, classes, scale), personal=tuple(personal)) for scale in scales]
     split = partial(features, place, file, device)
     other = split(CHOOSING)
-    count, first = len(other[0]), slice(1 if quick else None)
+    count = len(other[0])
     if way.startswith("alone_"):
-        plans = [Plan(LocalOnly(learner, solver), n_tasks=count) for solver in ALONE[first]]
+        plans = [Plan(LocalOnly(own, solver), n_tasks=count) for own in learners for solver in ALONE[first]]
     else:
-        plans = [shared(learner, choice, count, float(epsilon)) for choice in CHOICES[first]]
+        given = [(own, choice) for own in learners for choice in CHOICES[first]]
+        plans = [shared(own, choice, count, float(epsilon)) for own, choice in given]
     best = max(plans, key=lambda plan: score(plan, other, CHOOSING, device))
     return [score(best, split(seed), seed, device) for seed in seeds]
 
