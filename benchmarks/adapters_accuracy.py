@@ -85,7 +85,7 @@ class Scaled(nn.Module):
 
 
 def network(body: Path, classes: int, scale: float | None) -> nn.Module:
-    """Return the last layer of the body, frozen, with an adapter of this scale or none, and a head of zeros."""
+    """Return the last layer of the body, frozen, with an adapter of this scale or none, and a head."""
     last = load_body(body).requires_grad_(False)[-1]
     assert isinstance(last, nn.Linear)
     with torch.random.fork_rng(devices=[]):
