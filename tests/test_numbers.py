@@ -202,6 +202,12 @@ def test_cells_are_keyed_by_code_data_and_device(tmp_path, monkeypatch):
     assert measured() != one
 
 
+def test_what_measures_has_one_hash_whatever_version_of_python_writes_it_out():
+    """3.12 writes the inner quotes of f-strings as the outer ones, 3.11 cannot."""
+    one, other = (sources._that_measures(f"x = {text}") for text in ("f'{d[\"k\"]}'", "f\"{d['k']}\""))
+    assert one == other != sources._that_measures("x = f'{d}'")
+
+
 def test_a_run_that_is_stopped_goes_on(tmp_path, monkeypatch):
     """Also where its last line was half-written, or another machine began it."""
     monkeypatch.setattr("harness.cells.BUILD", tmp_path)
