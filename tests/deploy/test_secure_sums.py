@@ -178,7 +178,13 @@ def test_a_lying_curator_gets_nothing_from_real_nodes(tmp_path):
             assert liar.ballots((0,), sets[1])[0] is None
             for place, alive in ((0, sets[0]), (1, sets[1])):
                 assert liar.opening(place, alive, {at: ballots[at] for at in alive}) is None
+            old = liar.tables(0)[1]
             liar.begin(1)
+            liar.to(Step.KEYS)
+            new = {offer.place: offer.to_bytes() for offer in liar.exchange.collector.offers}
+            assert liar.ask(0, Step.SHARES, packed(offers | {0: new[0]})) is None
+            liar.to(Step.SHARES)
+            assert liar.ask(0, Step.MESSAGE, packed(new, old)) is None
             assert liar.to(Step.OPENING).shares == 5
             assert liar.ask(0, Step.KEYS, b"", number=2) is None
             assert liar.ask(0, Step.KEYS, b"", number=0) is None
