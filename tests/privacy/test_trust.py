@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, kstest
+from scipy.stats import chi2, hypergeom, kstest
 
 import cloister as cl
 from cloister import Ledger, Plan, Trust
@@ -218,6 +219,28 @@ def test_the_threshold_lets_one_set_open_and_can_be_reached(n):
                 assert not any((n + c) / 2 < k <= n - t for k in range(n + 1))
             else:
                 assert not t or (n + c) / 2 < trust.threshold(n) <= n - t
+
+
+def neighbors_at_random(n: int, some: int) -> int:
+    """Return how many a task of a random graph needs, of whom `some` of n collude and as many drop out.
+
+    Of d neighbors s open what a task has shared. Two sets of helpers need s colluders or more in common, so
+    2 s - d of them; too few are left if more than d - s drop out.
+    """
+    for d in range(1, n):
+        bad, s = hypergeom(n - 1, some, d), np.arange(d + 1)
+        if (n * np.maximum(bad.sf(2 * s - d - 1) * 2.0**40, bad.sf(d - s) * 2.0**30) < 1).any():
+            return d
+    raise AssertionError(n)
+
+
+@pytest.mark.parametrize(("n", "chosen", "random"), [(50, 16, 16), (200, 61, 59)])
+def test_neighbors_that_a_sparse_graph_would_need_as_the_page_says(n, chosen, random):
+    some = n // 10
+    assert chosen == 2 * some + some + 1 == 1 + max(d for d in range(n) if d - some <= (d + some) / 2)
+    assert neighbors_at_random(n, some) == random
+    page = Path(__file__).parents[2] / "docs" / "secure-sums.md"
+    assert f"{chosen} of {n - 1}" in page.read_text("utf-8")
 
 
 def test_sums_that_may_wrap_are_refused_before_anything_is_charged():
