@@ -22,20 +22,18 @@ from cloister.algorithms import (
     MetaSGD,
 )
 from cloister.algorithms.stacking import (
-    CLASSES,
-    NUMBERS,
     PARTS,
     QUESTION,
     UNHEARD,
     _normal,
     _replay,
     log_prior,
+    votes,
 )
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression
 from cloister.learners.home import Home
-from cloister.learners.linear.question import best_parts
 from cloister.mechanisms import NoNoise
 from cloister.sampling import Everyone, Poisson
 
@@ -55,39 +53,41 @@ def make(m=12, n=8, spread=0.3, seed=0):
 
 # What is said ----------------------------------------------------------------------------------------------
 
-LOSSES = arrays(np.float64, (4, 3), elements=st.floats(0, np.inf) | st.just(np.nan))
+LOSSES = arrays(np.float64, (4, 2), elements=st.floats(0, np.inf) | st.just(np.nan))
 
 
 @given(LOSSES)
-def test_what_a_task_says_is_two_parts_of_one_at_most(losses):
-    for caution in (NUMBERS, CLASSES):
-        said = best_parts(*losses.T, caution.steep * np.array([1.0, 1.0, 5.0, 5e8]))
-        assert (said >= 0).all()
-        assert (said.sum(axis=1) <= 1 + 1e-12).all()
+def test_a_task_says_yes_or_no_or_nothing(losses):
+    said = votes(*losses.T)
+    assert set(said.ravel()) <= {0.0, 1.0}
+    assert (said.sum(axis=1) <= 1).all()
 
 
 def test_the_sensitivity_is_attained():
-    """One task wants the shared model alone, in its place another its own: the sum moves by the root of 2."""
-    wants_shared, wants_own = best_parts(
-        np.array([1.0, 1e-9]), np.array([0.25, 0.25]), np.array([1e-9, 1.0]), NUMBERS.steep
-    )
-    moved = QUESTION.total(wants_shared[None]) - QUESTION.total(wants_own[None])
+    """One task says yes, in its place another no: the sum moves by the root of 2."""
+    yes, no = votes(np.array([1.0, 1.0]), np.array([0.9, 1.1]))
+    moved = QUESTION.total(yes[None]) - QUESTION.total(no[None])
     assert np.linalg.norm(moved) == pytest.approx(QUESTION.sensitivity(Relation.REPLACE), rel=1e-5)
-    silent = QUESTION.total(wants_shared[None] * 0)
-    assert np.linalg.norm(QUESTION.total(wants_own[None]) - silent) == pytest.approx(1.0, rel=1e-5)
+    silent = QUESTION.total(yes[None] * 0)
+    assert np.linalg.norm(QUESTION.total(no[None]) - silent) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_doubt_falls_back_on_oneself():
     expected = [
-        float(PARTS @ np.exp(log_prior(np.array([0.8, error]), np.full(1, 5.0), NUMBERS))[:, 0])
-        for error in (0.0, 0.2, 0.45, 0.6)
+        float(PARTS @ np.exp(log_prior(np.array([0.9, error]), np.full(1, 5.0)))[:, 0])
+        for error in (0.0, 0.1, 0.2, 0.3, math.inf)
     ]
     assert expected == sorted(expected, reverse=True)
-    assert expected[0] == pytest.approx(11.2 / 12.2, abs=0.03)  # seven tenths of the squared odds
-    assert expected[-1] < 0.1
-    few, many = log_prior(np.array(UNHEARD), np.array([5.0, 100.0]), NUMBERS).T
+    assert expected[0] == pytest.approx(0.8, abs=0.03)  # nine yes less one no of ten
+    assert expected[-1] == expected[-2] < 0.01  # it may be that less than half say yes
+    few, many = log_prior(np.array(UNHEARD), np.array([5.0, 100.0])).T
     assert np.exp(few[0]) > 0.99
     assert many[0] - many[-1] < 0.1 * (few[0] - few[-1])
+
+
+def test_rare_and_large_losses_are_not_outvoted_by_halves():
+    """Eleven of twenty gain a little: no majority beyond doubt, so nobody relies on it, whatever they gain."""
+    assert PARTS @ np.exp(log_prior(np.array([0.55, 0.04]), np.ones(1)))[:, 0] < 0.01
 
 
 # The round -------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_a_model_is_the_posterior_mean_of_blends(sampling):
     tasks, _ = make(m=30)
     plan = Plan(ChooseAtHome(MEAN, LEARNER, folds=4, asks=0.1), sampling=sampling, n_tasks=30).calibrate(20.0)
     done = run(plan, tasks, random_state=0)
-    prior = log_prior(done.board["blend"], np.full(1, 8.0), NUMBERS)[:, 0]
+    prior = log_prior(done.board["blend"], np.full(1, 8.0))[:, 0]
     assert np.isfinite(done.board["blend"]).all()
     for i in (0, 7):
         at = slice(*tasks.offsets[i : i + 2])
@@ -163,7 +163,7 @@ def test_a_model_is_the_posterior_mean_of_blends(sampling):
 def test_asked_tasks_are_not_taken_in_by_chance():
     """Eight rows, and a mean drowned in noise: who merely chooses loses, who asks does not.
 
-    Squared error over that alone: over seeds 0 to 9 at most 1.000 asked, and 1.000 to 1.086 without it.
+    Squared error over that alone: over seeds 0 to 9 at most 1.0002 asked, and 0.969 to 1.076 without it.
     """
     shared = MeanRegularized(LOSS, lam=0.5, lr=1.0)
     kinds = (Independent(LEARNER), ChooseAtHome(shared, LEARNER, asks=0.1), ChooseAtHome(shared, LEARNER))
@@ -177,7 +177,7 @@ def test_asked_tasks_are_not_taken_in_by_chance():
             errors[i] += float(np.einsum("ij,jk,ik->", away, squares, away)) / 80 + 0.15**2
     alone, asked, chosen = errors
     assert asked < 1.01 * alone
-    assert chosen > 1.03 * alone
+    assert chosen > 1.01 * alone
 
 
 def test_tasks_that_are_alike_rely_on_each_other():
@@ -206,7 +206,7 @@ def test_a_task_of_one_row_follows_the_board():
         for a in (MEAN, Independent(LEARNER))
     )
     done = run(Plan(ChooseAtHome(MEAN, LEARNER, asks=0.1), NoNoise(), n_tasks=30), data)
-    part = PARTS @ np.exp(log_prior(done.board["blend"], np.ones(1), NUMBERS))
+    part = PARTS @ np.exp(log_prior(done.board["blend"], np.ones(1)))
     np.testing.assert_allclose(done.private.models["coef"][3], part * shared + (1 - part) * alone, atol=1e-9)
 
 

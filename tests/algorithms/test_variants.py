@@ -102,9 +102,10 @@ def test_the_choice_is_cross_validation_by_hand(tasks):
         rows = slice(*tasks.offsets[i : i + 2])
         X, y = tasks.X[rows], tasks.y[rows]
         draws = local_uniforms(np.zeros(1, dtype=np.uint64), 0, len(y))[0]
-        fold = np.argsort(np.argsort(draws)) % 4
+        count = len(y) if len(y) < 8 else 4  # one at a time, of less than twice as many rows as folds
+        fold = np.argsort(np.argsort(draws)) % count
         error = np.zeros(len(LAMS))
-        for out in (fold == k for k in range(4)):
+        for out in (fold == k for k in range(count)):
             fitted = [by_hand(X[~out], y[~out], lam, releases, 1) for lam in LAMS]
             error += [np.sum((y[out] - X[out] @ w) ** 2) for w in fitted]
         best.append(int(error.argmin()))

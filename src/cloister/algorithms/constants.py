@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 
 from cloister.core.origin import derived, tuned
-from cloister.learners.linear.home_constants import TRUST
 
 #: The test of how often standard errors cover.
 COVERAGE = "tests/app/test_run_summary.py"
@@ -168,34 +167,11 @@ class StackingConstants:
     folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
     worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
     followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
-    many: float = tuned(16.0, "rows from which on blends that are nearly alike are told apart", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
     useless: float = derived(0.5, "error of a share that says nothing: as far as from the middle to an end")
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
-    power: float = tuned(2.0, "of the odds that are heard: few rows draw answers to a half", "family-harm")
-    lowered: float = tuned(0.7, "times these odds: too much costs more than too little", "family-harm")
+    unheard: float = tuned(0.001, "part of the shared model expected where nothing was heard", "family-harm")
     surest: float = derived(0.99, "most that a prior expects: a beta distribution has no mean of 1")
-
-
-@dataclass(frozen=True)
-class NumberCaution:
-    """How far to rely on a shared model that little is known of, where targets are numbers.
-
-    Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own.
-    """
-
-    steep: float = derived(TRUST.steep, "what tasks of few rows say so too")
-    in_doubt: float = tuned(0.05, "part of shared numbers expected, if the answer allows it", "family-harm")
-    unheard: float = tuned(0.001, "part of shared numbers expected where nothing was heard", "family-harm")
-
-
-@dataclass(frozen=True)
-class ClassCaution:
-    """The same for classes: log-loss is mostly chance, and what it says of a bad model is clear."""
-
-    steep: float = tuned(16.0, "how readily answers count", "family-harm")
-    in_doubt: float = tuned(0.2, "part of shared classes expected, if the answer allows it", "family-harm")
-    unheard: float = tuned(0.02, "part of shared classes expected where nothing was heard", "family-harm")
 
 
 SEARCH = SearchConstants()
@@ -208,10 +184,5 @@ WEIGHTS = WeightConstants()
 POOLED = PooledConstants()
 GROUPS = GroupConstants()
 STACKING = StackingConstants()
-NUMBERS = NumberCaution()
-CLASSES = ClassCaution()
 #: All of them, by stage.
-STAGES = (
-    *(SEARCH, HISTOGRAM, BUDGET, MEAN, POPULATION, COVARIANCE, WEIGHTS, POOLED, GROUPS, STACKING),
-    *(NUMBERS, CLASSES),
-)
+STAGES = (SEARCH, HISTOGRAM, BUDGET, MEAN, POPULATION, COVARIANCE, WEIGHTS, POOLED, GROUPS, STACKING)

@@ -1,8 +1,8 @@
 """Each task weighs at home what several settings give it against what it can do alone.
 
 It weighs blends of a shared and its own model by how well they predict its own rows, held out. Where these
-are few they cannot tell, but all tasks together can: asked for the part of the shared model in their best
-blend, they say two numbers.
+are few they cannot tell, but all tasks together can: asked whether a little of the shared model is better than
+none, they say yes or no.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from cloister.algorithms.constants import CLASSES, NUMBERS, STACKING, ClassCaution, NumberCaution
+from cloister.algorithms.constants import STACKING
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.staged import Around, RoundsOf
 from cloister.algorithms.stages import PartOfBoard, Stage
@@ -30,8 +30,7 @@ from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.few_rows import too_few
-from cloister.learners.linear.home_constants import TRUST
-from cloister.learners.linear.question import UNHEARD, best_parts, share_and_error
+from cloister.learners.linear.question import UNHEARD, believed, share_and_error
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
 PARTS = np.linspace(0, 1, STACKING.blends)
 _ENDS = np.concatenate([[0.0], (PARTS[1:] + PARTS[:-1]) / 2, [1.0]])
-#: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
+#: Yes or no, in two numbers.
 QUESTION = Channel(2, 1.0, Absolute())
 
 
@@ -62,14 +61,28 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
     return most * min(1.0, (error / STACKING.clear) ** 2) if error < STACKING.useless else STACKING.nothing
 
 
-def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
-    """Return the part that so many tasks rely on, and its error; infinite if noise hides it.
+def votes(own: Floats, blend: Floats) -> Floats:
+    """Return whether a blend has a smaller error than the own model, yes or no in two numbers, (tasks, 2).
+
+    Who sees no difference says nothing. What is at stake is not told: rare and large losses would be clipped, and
+    small gains drowned in noise. So a part of the shared model is only relied on where most say yes.
 
     Examples
     --------
-    >>> estimated_part(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
+    >>> votes(np.array([1.0, 1.0, 1.0]), np.array([0.9, 5.0, 1.0])).tolist()
+    [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    """
+    return np.stack([blend < own, blend > own], axis=1).astype(np.float64)
+
+
+def estimated_share(value: Floats, noise: float, n_tasks: float) -> Floats:
+    """Return the share of so many tasks that said yes, and its error; infinite if noise hides it.
+
+    Examples
+    --------
+    >>> estimated_share(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
     [0.75, 0.04]
-    >>> estimated_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
+    >>> estimated_share(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
     [0.0, inf]
     """
     if noise > STACKING.useless * n_tasks:
@@ -78,38 +91,24 @@ def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array(share_and_error(float(value[0]), total, noise))
 
 
-def log_prior(estimate: Floats, rows: Floats, caution: NumberCaution | ClassCaution) -> Floats:
+def log_prior(estimate: Floats, rows: Floats) -> Floats:
     """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
 
-    A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
-    the estimate allows. Answers of few rows are drawn to a half from either side by chance, and relying
-    too much costs more than too little: odds are squared, and then lowered by three tenths. The more rows a
-    task has, the less it needs the prior.
+    A beta distribution around the majority that said yes, the least that the answer allows: without one, next
+    to nothing. The more rows a task has, the less it needs the prior.
 
     Examples
     --------
-    >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0), NUMBERS)).round(3).T.tolist()
+    >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0))).round(3).T.tolist()
     [[0.998, 0.002, 0.0, 0.0, 0.0]]
-    >>> np.exp(log_prior(np.array([0.9, 0.05]), np.full(1, 5.0), NUMBERS)).round(2).T.tolist()
-    [[0.0, 0.0, 0.02, 0.13, 0.84]]
+    >>> np.exp(log_prior(np.array([0.95, 0.02]), np.full(1, 5.0))).round(2).T.tolist()
+    [[0.0, 0.02, 0.1, 0.33, 0.55]]
     """
-    part, error = map(float, estimate)
-    expected = caution.unheard
-    if math.isfinite(error):
-        doubt = TRUST.doubts * error
-        low, high = (_sharpened(part + away) for away in (-doubt, doubt))
-        least, most = caution.unheard, STACKING.surest
-        expected = min(max(caution.in_doubt, low, least), max(high, least), most)
+    expected = min(max(2 * believed(0.0, estimate) - 1, STACKING.unheard), STACKING.surest)
     mass = np.diff(betainc(STACKING.worth * expected, STACKING.worth * (1 - expected), _ENDS))
     with np.errstate(divide="ignore"):
         fading = np.minimum(1.0, STACKING.followed / rows)
     return np.asarray(np.log(np.maximum(mass, 1e-30))[:, None] * fading)
-
-
-def _sharpened(part: float) -> float:
-    part = min(max(part, 1e-6), 1 - 1e-6)
-    odds = STACKING.lowered * (part / (1 - part)) ** STACKING.power
-    return float(odds / (1 + odds))
 
 
 #: The seed that folds are drawn with: public, as folds are no secret, so that `replay` needs no seed.
@@ -138,16 +137,16 @@ class ChooseAtHome(Around):
     learner : Regression or Classification
         What a task does alone; its loss is what models are compared by.
     folds : int
-        Parts of a task's rows, each held out once; a task of fewer rows leaves one out at a time.
+        Parts of a task's rows, each held out once; a task of less than twice as many leaves one out at a time.
     variants : tuple of Algorithm
         Other settings to choose from, such as other penalties. Messages are the algorithm's alone: a
         variant reads the same releases in its own way, so its schedule must be the same.
     alone : bool
         Whether the single-task model is among the choices.
     asks : float, optional
-        At most this share of the squared budget buys one more round, in which tasks are asked how far they
-        rely on the shared model: where a task's few rows cannot tell, all tasks together can. What is weighed
-        then are blends, with none, a quarter, a half, three quarters or all of a shared model and the rest of
+        At most this share of the squared budget buys one more round, in which tasks are asked whether a
+        little of the shared model helps: where a task's few rows cannot tell, all tasks together can. What is
+        weighed then are blends, with none, a quarter, a half, three quarters or all of a shared model and the rest of
         the single-task one, by their likelihood times a public prior. With variants tasks are asked about the
         model of `algorithm` alone, and the answer is the prior of all of them. By default nobody is asked.
     locate : Locate, optional
@@ -157,9 +156,9 @@ class ChooseAtHome(Around):
     -------
     Messages, channels and schedule are those of the algorithm, and so is the guarantee: the choice is made
     with a task's own data and the board, and never leaves. What others see does not depend on it, nor on
-    how many variants there are. With `asks` there is one round more, in which a task says two parts of at
-    most one: no negative number and norm 1 at most, hence an l2 sensitivity of 1 (zero-out) or
-    :math:`\sqrt 2` (replace). It has a share of the same budget.
+    how many variants there are. With `asks` there is one round more, in which a task says yes, no or nothing:
+    no negative number and norm 1 at most, hence an l2 sensitivity of 1 (zero-out) or :math:`\sqrt 2`
+    (replace). It has a share of the same budget.
 
     Notes
     -----
@@ -286,7 +285,7 @@ class ChooseAtHome(Around):
             errors = self._blend_errors(block, board, took_part)
         else:
             errors = known.T
-        own, *parts = log_prior(board["blend"], block.weight.sum(axis=1), self._caution)
+        own, *parts = log_prior(board["blend"], block.weight.sum(axis=1))
         shared = 1 + len(self.variants)
         prior = np.stack([own, *[part - math.log(shared) for part in parts] * shared])
         posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior)
@@ -309,10 +308,6 @@ class ChooseAtHome(Around):
     def _numbers(self) -> bool:
         rows = self.learner.rows
         return rows is not None and rows.target is Target.NUMBER
-
-    @property
-    def _caution(self) -> NumberCaution | ClassCaution:
-        return NUMBERS if self._numbers else CLASSES
 
     def _worth(self, error: Floats, block: Block) -> Floats:
         """Return the log-likelihood of held-out rows, from their summed errors (models, tasks)."""
@@ -346,8 +341,10 @@ class ChooseAtHome(Around):
         """Yield the block without each fold, and the weights of that fold's rows."""
         real = block.weight > 0
         draws = np.where(real, local_uniforms(FOLDS, 0, real.shape[1]), np.inf)
-        fold = np.argsort(np.argsort(draws, axis=1), axis=1) % self.folds
-        for i in range(self.folds):
+        rows = real.sum(axis=1)
+        count = np.where(rows < 2 * self.folds, np.maximum(rows, 1), self.folds)
+        fold = np.argsort(np.argsort(draws, axis=1), axis=1) % count[:, None]
+        for i in range(count.max()):
             out = fold == i
             yield replace(block, weight=np.where(out, 0.0, block.weight)), np.where(out, block.weight, 0.0)
 
@@ -409,15 +406,11 @@ class AskParts(Stage):
         states, block = home.states, home.rows
         _, took_part = split_states(states, len(block))
         errors = self.choice._blend_errors(block, board, took_part)
-        own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
-        rows = block.weight.sum(axis=1)
-        steep = self.choice._caution.steep * np.maximum(1.0, rows / STACKING.many)
-        parts = best_parts(own, half, shared, steep)
-        parts = np.where(_comparable(block)[:, None], parts, 0.0)
-        return parts, states | {"held_out": errors.T} if states else {}
+        said = np.where(_comparable(block)[:, None], votes(*errors[:2]), 0.0)
+        return said, states | {"held_out": errors.T} if states else {}
 
     def update(self, release: Release, board: BoardView) -> Public:
-        return {"blend": estimated_part(release.value, release.noise, release.denominator)}
+        return {"blend": estimated_share(release.value, release.noise, release.denominator)}
 
 
 def split_states(states: States, count: int) -> tuple[States, NDArray[np.bool_]]:

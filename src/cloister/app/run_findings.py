@@ -30,8 +30,8 @@ NO_MODEL = (
 )
 MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
 RELIED_ON = (
-    "Asked privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
-    "so, and the rest their own; each weighs both by its own rows."
+    "Asked privately, {part:.0%} of the tasks, within {error:.0%} or so, foresee rows left out better with a "
+    "little of the shared model than without; each weighs both by its own rows."
 )
 NOT_RELIED_ON = (
     "How far tasks can rely on the shared model does not stand out from the noise: each relies on itself, "
