@@ -55,7 +55,7 @@ NEUTRAL: dict[str, Any] = {
     "STACKING.clear": 0.1,
     "STACKING.unheard": 0.02,
     "TRUST.doubts": 1.0,
-    "TRUST.steep": 16.0,
+    "TRUST.little": 1.0,
     "TRUST.least": 0.1,
     "TRUST.usual": 0.97,
     "TRUST.scale_sd": 0.0,

@@ -86,7 +86,7 @@ def test_doubt_falls_back_on_oneself():
 
 
 def test_rare_and_large_losses_are_not_outvoted_by_halves():
-    """Eleven of twenty gain a little: no majority beyond doubt, so nobody relies on it, whatever they gain."""
+    """Eleven of twenty gain: no majority beyond doubt, so nobody relies on it, whatever is at stake."""
     assert PARTS @ np.exp(log_prior(np.array([0.55, 0.04]), np.ones(1)))[:, 0] < 0.01
 
 

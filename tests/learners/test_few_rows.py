@@ -70,26 +70,26 @@ def test_rows_tell_slopes_apart_by_what_they_leave_over():
 
 
 def test_what_is_relied_on_is_the_least_that_was_heard():
-    (found,) = relied_on([SLOPES], {"trust": np.array([0.5, 0.1])})
-    assert found.weight == pytest.approx(0.5 - 0.1 * TRUST.doubts)
+    (found,) = relied_on([SLOPES], {"trust": np.array([0.8, 0.1])})
+    assert found.weight == pytest.approx(0.8 - 0.1 * TRUST.doubts)
     assert relied_on([SLOPES], {"trust": np.array([1.0, 0.0])})[0].weight == pytest.approx(1 - TRUST.least)
-    assert relied_on([SLOPES], {"trust": np.array([0.5, 0.4])}) == relied_on([SLOPES], {}) == []
+    assert relied_on([SLOPES], {"trust": np.array([0.6, 0.1])}) == relied_on([SLOPES], {}) == []
 
 
-@pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
-def test_few_rows_say_which_part_of_the_slopes_is_theirs(part):
-    """By all of them together, beside noise that is as large as what slopes change."""
+@pytest.mark.parametrize(("part", "least", "most"), [(0.0, 0.2, 0.5), (0.3, 0.5, 0.8), (1.0, 0.8, 1.0)])
+def test_few_rows_say_whether_slopes_are_theirs(part, least, most):
+    """By all of them together, beside noise that is as large as what slopes change: useless ones lose."""
     rng, learner = np.random.default_rng(3), Regression(3)
     X = [rows(2 + i % 2, i) for i in range(3000)]
     y = [x @ (part * SLOPES.mean) + 0.2 * rng.normal(size=len(x)) for x in X]
     (block,) = Tasks.from_list(X, y).blocks([np.arange(3000)])
     said = learner.questions["trust"].answer(Home(learner.prepare(block), block), [SLOPES], {}).sum(axis=0)
-    assert said[0] / said.sum() == pytest.approx(part, abs=0.25)
+    assert least < said[0] / said.sum() < most
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3), st.integers(0, 5))
 @settings(max_examples=100, deadline=None)
-def test_few_rows_say_two_parts_of_one_about_slopes(y, seed):
+def test_few_rows_say_yes_or_no_about_slopes(y, seed):
     """Exactly on the grid: no negative number, a norm of 1 at most; one row says nothing."""
     (block,) = Tasks.from_list([rows(len(y), seed)], [np.array(y)]).blocks()
     learner = Regression(3)

@@ -1,8 +1,8 @@
 """Each task weighs at home what several settings give it against what it can do alone.
 
 It weighs blends of a shared and its own model by how well they predict its own rows, held out. Where these
-are few they cannot tell, but all tasks together can: asked whether a little of the shared model is better than
-none, they say yes or no.
+are few they cannot tell, but all tasks together can: asked whether a little of the shared model is better
+than none, they say yes or no.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.few_rows import too_few
-from cloister.learners.linear.question import UNHEARD, believed, share_and_error
+from cloister.learners.linear.question import UNHEARD, believed, share_and_error, votes
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
 
@@ -59,20 +59,6 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
         return most
     error = math.sqrt(2) / (n_tasks * mu * math.sqrt(most))
     return most * min(1.0, (error / STACKING.clear) ** 2) if error < STACKING.useless else STACKING.nothing
-
-
-def votes(own: Floats, blend: Floats) -> Floats:
-    """Return whether a blend has a smaller error than the own model, yes or no in two numbers, (tasks, 2).
-
-    Who sees no difference says nothing. What is at stake is not told: rare and large losses would be clipped, and
-    small gains drowned in noise. So a part of the shared model is only relied on where most say yes.
-
-    Examples
-    --------
-    >>> votes(np.array([1.0, 1.0, 1.0]), np.array([0.9, 5.0, 1.0])).tolist()
-    [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
-    """
-    return np.stack([blend < own, blend > own], axis=1).astype(np.float64)
 
 
 def estimated_share(value: Floats, noise: float, n_tasks: float) -> Floats:
@@ -137,7 +123,8 @@ class ChooseAtHome(Around):
     learner : Regression or Classification
         What a task does alone; its loss is what models are compared by.
     folds : int
-        Parts of a task's rows, each held out once; a task of less than twice as many leaves one out at a time.
+        Parts of a task's rows, each held out once; a task of less than twice as many rows leaves out one at
+        a time.
     variants : tuple of Algorithm
         Other settings to choose from, such as other penalties. Messages are the algorithm's alone: a
         variant reads the same releases in its own way, so its schedule must be the same.
@@ -146,9 +133,9 @@ class ChooseAtHome(Around):
     asks : float, optional
         At most this share of the squared budget buys one more round, in which tasks are asked whether a
         little of the shared model helps: where a task's few rows cannot tell, all tasks together can. What is
-        weighed then are blends, with none, a quarter, a half, three quarters or all of a shared model and the rest of
-        the single-task one, by their likelihood times a public prior. With variants tasks are asked about the
-        model of `algorithm` alone, and the answer is the prior of all of them. By default nobody is asked.
+        weighed then are blends, with none, a quarter, a half, three quarters or all of a shared model and the
+        rest of the single-task one, by their likelihood times a public prior. With variants tasks are asked
+        about the model of `algorithm` alone, and the answer is the prior of all. By default nobody is asked.
     locate : Locate, optional
         Search for where targets and features are first; everything else is relative to what is found.
 

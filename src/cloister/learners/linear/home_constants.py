@@ -19,7 +19,7 @@ class TrustConstants:
 
     few: int = tuned(4, "rows from which on a task has slopes of its own, and can compare priors", "harm")
     doubts: float = tuned(1.5, "errors of an answer that caution allows for, either way", "family-harm, harm")
-    steep: float = tuned(4.0, "how readily answers about squares count", "family-harm, harm")
+    little: float = tuned(0.25, "part of shared slopes that few rows are asked about", "harm")
     least: float = tuned(0.03, "weight of the own prior, or of the shared ones")
     usual: float = tuned(0.9, "part of tasks that an answer of all tasks about noise and scale holds for")
     scale_sd: float = tuned(0.7, "deviation of the log of a usual scale between tasks, at least")

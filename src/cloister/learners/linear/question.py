@@ -120,10 +120,12 @@ def believed(before: float, answer: Floats) -> float:
 def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
     """Weigh shared priors as a task may that cannot tell: by what was heard of them, and by nothing else.
 
-    Any share of tasks may be explained by them, and before the answer none is. The weight of a mean that is
-    all noise is zero, too.
+    It takes a majority beyond doubt, as useless slopes look better than none to about half of the tasks. The
+    weight of a mean that is all noise is zero, too.
     """
     share = min(believed(0.0, answers.get("trust", np.array(UNHEARD))), 1 - TRUST.least)
+    if share <= 0.5:
+        return []
     before = sum(candidate.weight for candidate in candidates)
     found = [replace(c, weight=c.weight * c.heard * share / before) for c in candidates]
     return [candidate for candidate in found if candidate.weight > 0]
@@ -143,23 +145,15 @@ def trusted(candidates: Candidates, answers: Answers) -> list[Candidate]:
     return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]
 
 
-def best_parts(own: Floats, half: Floats, shared: Floats, steep: float | Floats) -> Floats:
-    r"""Return the two parts of a task's best blend of its own and a shared model, (tasks, 2).
+def votes(own: Floats, blend: Floats) -> Floats:
+    """Return whether a blend has a smaller error than the own model, yes or no in two numbers, (tasks, 2).
 
-    They follow from the losses of its own model, of half of each, and of the shared model. The loss of a
-    blend is a parabola in the part of the shared model (for squares exactly), whose least value between 0 and
-    1 is at a. A task says :math:`w a` and :math:`w (1 - a)`, two parts of 1 at most; w is less than 1 where
-    blends hardly differ: it is `steep` times the curvature over the sum of own and shared loss.
+    Who sees no difference says nothing. What is at stake is not told: rare and large losses would be clipped,
+    and small gains drowned in noise. So a shared model is only relied on where most say yes.
 
     Examples
     --------
-    >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
-    >>> best_parts(own, half, shared, steep=4.0).tolist()
-    [[0.5, 0.5], [0.0, 1.0]]
+    >>> votes(np.array([1.0, 1.0, 1.0]), np.array([0.9, 5.0, 1.0])).tolist()
+    [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
-    with np.errstate(all="ignore"):
-        total, curvature = own + shared, 2 * (own + shared - 2 * half)
-        part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
-        weight = np.clip(steep * curvature / total, 0.0, 1.0)
-        parts = np.stack([weight * part, weight * (1 - part)], axis=1)
-    return np.where(np.isfinite(parts), parts, 0.0)
+    return np.stack([blend < own, blend > own], axis=1).astype(np.float64)

@@ -36,13 +36,13 @@ from cloister.learners.linear.question import (
     Answers,
     Candidates,
     Question,
-    best_parts,
     centred,
     relied_on,
     share_and_error,
     tempered,
     trust_question,
     trusted,
+    votes,
 )
 from cloister.learners.linear.ridge import (
     LinearSummary,
@@ -209,7 +209,7 @@ class Regression(BayesianLearner):
     def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one.
 
-        Tasks of too few rows say which part of the shared slopes would have served them best.
+        Tasks of too few rows say whether a little of the shared slopes would have served them.
         """
         if not candidates:
             return np.zeros((len(home), 2))
@@ -220,11 +220,10 @@ class Regression(BayesianLearner):
         return np.asarray(home.apart(self._few(home), answer)["answer"])
 
     def _trust_in_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
-        """Say the best part of the shared slopes around the own mean, and of none."""
+        """Say whether a quarter of the shared slopes around the own mean is better than none."""
         weights = np.array([candidate.weight for candidate in candidates])
         slopes = weights / weights.sum() @ np.stack([candidate.mean for candidate in candidates])
-        own, half, shared = slope_losses(home.rows, slopes, (0.0, 0.5, 1.0))
-        return best_parts(own, half, shared, TRUST.steep)
+        return votes(*slope_losses(home.rows, slopes, (0.0, TRUST.little)))
 
     def _trust(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         states = home.states
