@@ -33,7 +33,7 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     said = ok("fit", "exam.csv", "--codebook", "exam-codebook.toml", "--task", "school", "--target", "score")
     assert "could not find the targets" in said or "Targets were found around" in said
-    assert "The number of tasks is taken to be public" in " ".join(said.split())
+    assert "Their number is taken to be public" in " ".join(said.split())
     assert "each of the 40 tasks, with all its rows" in " ".join(said.split())
     assert "Forecast" in said
     names = {path.name for path in Path("exam-run").iterdir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -222,3 +223,20 @@ def test_a_group_of_options_is_typed_apart_and_arrives_as_one_value() -> None:
     assert CliRunner().invoke(family, ["draw", "a", "--high", "7", "--dry-run"]).exit_code == 0
     assert CliRunner().invoke(family, ["draw", "b"]).exit_code == 0
     assert [("a", Size(2, 7), True), ("b", Size(), False)] == DRAWN
+
+
+def test_the_page_on_spreadsheets_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "spreadsheet.md").read_text(encoding="utf-8")
+    ok("demo", "--table", "pupils.csv")
+    shown = {}
+    for kind, block in re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL):
+        if kind == "toml":
+            Path("pupils.toml").write_text(block, encoding="utf-8")
+        elif block.startswith("cloister"):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                shown[words[1]] = ok(*words[1:])
+    assert "93 (1.8 %)" in shown["codebook"]
+    assert "absences/models" in shown["fit"]
+    assert "10.1 % of cases" in " ".join(shown["fit"].split())

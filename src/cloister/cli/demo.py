@@ -10,6 +10,7 @@ import typer
 
 from cloister.cli.options import Force, Json
 from cloister.cli.shell import absent, advance, emit, say, show_table
+from cloister.core.spelling import counted
 
 if TYPE_CHECKING:
     from cloister.report.comparison import MethodComparison, MethodScores
@@ -20,6 +21,9 @@ _SHOWN = (0.5, 1.0, 2.0)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page chem97.html.")] = Path("demo"),
     schools: Annotated[int | None, typer.Option(help="Use so many schools only.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only write the made-up pupils of the guide, as CSV.")
+    ] = None,
     splits: Annotated[int, typer.Option(help="How often pupils are split anew.", min=1)] = 5,
     force: Force = False,
     json: Json = False,
@@ -33,8 +37,11 @@ def demo(
     \b
     For example:
       cloister demo
+      cloister demo --table pupils.csv
       cloister demo --schools 200 --out few-schools
     """
+    if table is not None:
+        return _write_pupils(absent(table, force), json)
     from cloister.cli.chem97 import chem97, compare
     from cloister.report.comparison import save
     from cloister.report.html_page import load_template
@@ -50,6 +57,17 @@ def demo(
         return emit(comparison.to_dict() | {"page": page})
     _show(comparison, splits)
     say(f"Wrote {page} ({page.stat().st_size / 1024:.0f} kB): open it in a browser.", apart=True)
+
+
+def _write_pupils(file: Path, json: bool) -> None:
+    from cloister.app.predict import write_csv
+    from cloister.datasets import pupils
+
+    found = pupils()
+    write_csv(file, found)
+    if json:
+        return emit({"table": file})
+    return say(f"Wrote {file}: {counted(len(found['age']), 'made-up pupil')} of 150 schools.")
 
 
 def _show(comparison: MethodComparison, splits: int) -> None:

@@ -158,10 +158,11 @@ def fit(
     if not manner.dry_run:
         with advance("Reading"):
             table.check()
+    naming = table.codebook.naming
     if not manner.json:
         say(
-            f"{data.name}: {table.codebook.naming.tasks(len(table.ids))} by column {table.task!r}. "
-            "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
+            f"{data.name}: {naming.tasks(len(table.ids))} by column {table.task!r}. Their number is taken to "
+            "be public. Whoever runs this holds everyone's rows.",
             *proposal.before,
             *_promise(proposal.guarantee, table.codebook, folder, manner.verbose or manner.dry_run),
             *proposal.forecasts,
@@ -192,7 +193,7 @@ def fit(
     if outcome:
         _show_votes(outcome)
     earlier = [f"{folder} held an earlier run: {_EARLIER}"] if replaced else []
-    return _show_end(folder, finished, head, earlier, WHOSE[machines.engine], bool(start.types))
+    return _show_end(folder, finished, head, earlier, naming.words(WHOSE[machines.engine]), bool(start.types))
 
 
 def _check_several(
@@ -299,9 +300,9 @@ def _show_end(
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
         *earlier,
         f"Wrote {folder}: the public part, and {whose} in {folder / 'models'}. "
-        "Give each task its own model alone; README.txt says more.",
+        "Give nobody another's model; README.txt says more.",
         f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
-        "Check the public part; read what all tasks have in common; a page about the run:",
+        "Check the public part; read what all have in common; a page about the run:",
         apart=True,
     )
     own = ["--types", "FILE.py:CLASS"] if own_types else []

@@ -28,7 +28,7 @@ from cloister.datasets.leaf import (
 )
 from cloister.datasets.own_tables import load_lsoa, load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
-from cloister.datasets.synthetic import Centres, Simulation, around_centres, group_sparse, low_rank
+from cloister.datasets.synthetic import Centres, Simulation, around_centres, group_sparse, low_rank, pupils
 
 __all__ = [
     "SHAKESPEARE_ALPHABET",
@@ -61,4 +61,5 @@ __all__ = [
     "mnist_by_writer",
     "names",
     "pack",
+    "pupils",
 ]

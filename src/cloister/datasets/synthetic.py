@@ -1,4 +1,4 @@
-r"""Synthetic data: tasks that share a subspace or a few features, and regressions around a few centres.
+r"""Synthetic data: tasks that share a subspace or a few features, regressions around centres, a table.
 
 *Subspaces and supports* are those of the model-protection experiments [1]_. Rows are Gaussian, scaled to unit
 length; targets are :math:`y_i = X_i w_i + \varepsilon_i` with standard normal noise. Each task has nine times
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Array, Floats, Integers
 from cloister.core.errors import InputError
 from cloister.core.tasks import Tasks
 
@@ -263,3 +263,43 @@ class _Draw:
         parts = (slice(None, rows), slice(rows, None))
         few, many = (Tasks.from_list(list(X[:, part]), list(y[:, part])) for part in parts)
         return few, many, near
+
+
+_STREETS = ("Church Hill", "Elm Street", "Mill Road", "Oak Lane", "Park Avenue", "River Walk")
+_LANGUAGES = ("Deutsch", "Türkçe", "العربية", "other")
+
+
+def pupils(seed: int = 0) -> dict[str, Array]:
+    """Draw a school authority's table: days absent of the pupils of 150 schools, with gaps.
+
+    Days are log-normal within a school, and fewer for those who did well before, at a school's own rate.
+
+    Examples
+    --------
+    >>> table = pupils()
+    >>> len(table["days_absent"]), len(np.unique(table["school name"]))
+    (5172, 150)
+    """
+    rng = np.random.default_rng(seed)
+    names = np.array([f"{street} {number}" for street in _STREETS for number in range(1, 26)])
+    school = np.repeat(np.arange(len(names)), rng.integers(8, 60, len(names)))
+    n = len(school)
+    score = rng.normal(55, 15, n).clip(0, 100).round()
+    meals = rng.random(n) < 0.25
+    level, slope = rng.normal(0, 0.35, len(names))[school], rng.normal(0.5, 0.15, len(names))[school]
+    days = np.exp(1 + level - slope * (score - 55) / 15 + 0.3 * meals + 0.4 * rng.normal(size=n))
+    language = rng.choice(_LANGUAGES, n, p=[0.7, 0.15, 0.1, 0.05])
+    return {
+        "pupil_id": np.arange(1, n + 1),
+        "school name": names[school],
+        "age": rng.normal(15.5, 0.8, n).clip(13, 19).round(),
+        "gender": rng.choice(["F", "M", "X"], n, p=[0.5, 0.48, 0.02]),
+        "free_meals": np.where(meals, "yes", "no"),
+        "enrolled_on": (np.datetime64("2018-08-01") + rng.integers(0, 2000, n)).astype(str),
+        "prior score": np.where(rng.random(n) < 0.02, np.nan, score),
+        "language": np.where(rng.random(n) < 0.01, "", language),
+        "siblings": rng.poisson(1.2, n),
+        "distance_km": np.where(rng.random(n) < 0.05, np.nan, rng.lognormal(1, 0.8, n).clip(0, 100).round(1)),
+        "track": rng.choice(["A", "B", "C"], n),
+        "days_absent": days.clip(0, 200).round(),
+    }

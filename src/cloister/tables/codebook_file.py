@@ -32,7 +32,8 @@ _HEAD = """\
 #   transform = "log"       or "log1p", "sqrt": for amounts
 #   cuts = [18, 65]         steps instead of a straight line; knots = [20, 40, 60] for one that bends
 #   ordinal = true          for levels in order: one column
-#   spelling = "%d.%m.%Y"   for dates that are not written 2024-05-31: %d day, %m month, %Y year
+#   spelling = "%d.%m.%Y"   beside bounds = [2020-01-01, 2026-12-31], for dates that are not written
+#                           2024-05-31: %d day, %m month, %Y year
 #   parts = ["days", "weekday", "month"]      for dates
 #   aliases = { male = "M", m = "M" }         other spellings of a level; ignore_case = true for capitals
 # And at the top, before [target]:
@@ -47,14 +48,10 @@ _HEAD = """\
 """
 _HINTS = {
     "numeric": "bounds = []  # numeric: [lowest possible, highest possible]; if codes: {levels} = [1, 2, 3]",
-    "text": (
-        '{levels} = []  # text: every possible level, ["a", "b"]; the first is the reference. If numbers, '
-        "some of them written otherwise: bounds = [lowest possible, highest possible]"
-    ),
+    "text": '{levels} = []  # text: every possible one, ["a", "b"]; or bounds, if these are numbers',
     "text feature": (
-        'levels = []  # text: every possible level, ["a", "b"]; the first is the reference. If numbers, some '
-        "of them written otherwise: bounds = [lowest possible, highest possible]. If dates: "
-        'bounds = [2020-01-01, 2026-12-31] and, in a line below, spelling = "%d/%m/%Y"'
+        'levels = []  # text: every possible level, ["a", "b"], the first is the reference; for numbers or '
+        "dates: bounds, and spelling as above"
     ),
     "boolean": "{levels} = [false, true]  # true, yes, t, y or 1; false, no, f, n or 0",
     "date": "bounds = []  # dates: [first possible, last possible], such as [2020-01-01, 2026-12-31]",
