@@ -245,45 +245,38 @@ class Toy(Algorithm):
         return {"coef": states["own"] + board["mean"]}
 
 
-@dataclass(frozen=True)
 class MixesInInit(Toy):
     def init(self, block, board):
         own = super().init(block, board)["own"]
         return {"own": own - own.mean(axis=0)}
 
 
-@dataclass(frozen=True)
 class MixesTargets(Toy):
     def init(self, block, board):
         return {"own": super().init(block, board)["own"] + np.median(block.y)}
 
 
-@dataclass(frozen=True)
 class MixesSaneRowsOnly(Toy):
     def send(self, states, block, board):
         own = np.where(np.abs(states["own"]) < 10, states["own"], 0.0)
         return own - own.mean(axis=0), states
 
 
-@dataclass(frozen=True)
 class MixesInFinish(Toy):
     def finish(self, states, block, board):
         return {"coef": np.cumsum(states["own"], axis=0)}
 
 
-@dataclass(frozen=True)
 class LeaksSizes(Toy):
     def send(self, states, block, board):
         return states["own"] / block.weight.sum(), states
 
 
-@dataclass(frozen=True)
 class KnowsItsPlace(Toy):
     def send(self, states, block, board):
         return states["own"] * np.arange(len(block))[:, None], states
 
 
-@dataclass(frozen=True)
 class Undeclared(Toy):
     def channel(self, board):
         return Channel(self.dim, 2.0 if board.rounds else 1.0)
@@ -301,7 +294,6 @@ class Counts(Toy):
 MEMORY: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
 class GoesRoundTheMechanism(Toy):
     """Posts raw messages, which it remembers outside itself."""
 
@@ -328,7 +320,6 @@ class RemembersTheFirst(Toy):
         return {"mean": self.memory[0] if self.memory else np.zeros(self.dim)}
 
 
-@dataclass(frozen=True)
 class RaisesOnGarbage(Toy):
     def init(self, block, board):
         if not np.isfinite(block.X).all():
@@ -336,49 +327,41 @@ class RaisesOnGarbage(Toy):
         return super().init(block, board)
 
 
-@dataclass(frozen=True)
 class SpeaksTwice(Toy):
     def send(self, states, block, board):
         return np.repeat(states["own"], 2, axis=0), states
 
 
-@dataclass(frozen=True)
 class OneWordForAll(Toy):
     def send(self, states, block, board):
         return states["own"].mean(axis=0, keepdims=True), states
 
 
-@dataclass(frozen=True)
 class ForgetsWhenSampled(Toy):
     def send(self, states, block, board):
         return states["own"], {"own": states["own"].astype(np.float32)}
 
 
-@dataclass(frozen=True)
 class Draws(Toy):
     def finish(self, states, block, board):
         return {"coef": states["own"] + np.random.default_rng().normal()}
 
 
-@dataclass(frozen=True)
 class MixesInPredict(Toy):
     def predict(self, models, X):
         return np.nan_to_num(X - np.nanmean(X)).sum(axis=-1)
 
 
-@dataclass(frozen=True)
 class MixesInLosses(Toy):
     def losses(self, models, block):
         return block.weight.sum(axis=1) / block.weight.sum()
 
 
-@dataclass(frozen=True)
 class PostsWords(Toy):
     def update(self, release, board):
         return super().update(release, board) | {"note": np.array(["secret"])}
 
 
-@dataclass(frozen=True)
 class LikesNoise(Toy):
     def update(self, release, board):
         return {"mean": np.full(self.dim, float(release.noise > 0))}

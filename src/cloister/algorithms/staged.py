@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 class Staged(Algorithm):
     """An algorithm that is a list of stages: searches for units, rounds in these, a solve at home."""
 
+    searches_itself = True
+
     #: What to search for first, if anything.
     locate: Locate | None
 
@@ -230,7 +232,7 @@ class Rescaled(Around):
     locate: Locate = field(default_factory=Locate)
 
     def __post_init__(self) -> None:
-        if isinstance(self.algorithm, Staged):  # one plan has one form, and so one fingerprint
+        if self.algorithm.searches_itself:  # one plan has one form, and so one fingerprint
             raise PlanError(
                 f"{type(self.algorithm).__name__} searches by itself. Write locate= there, without Rescaled."
             )

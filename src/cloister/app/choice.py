@@ -106,8 +106,8 @@ class Choice:
 
     def check(self, plan: Plan, board: Billboard) -> None:
         """Refuse a record that is not whole, or by which another run than this one was chosen."""
-        first, ballot = self.plans[0], self.plans[-1]
-        if len(self.plans) < 3 or not isinstance(ballot.algorithm, Ballot):
+        first, vote = self.plans[0], self.plans[-1].algorithm
+        if len(self.plans) < 3 or vote != Ballot(len(self.plans) - 1):
             raise BillboardError("A choice must have two candidates or more, and a vote at the end.")
         for each, posted in zip(self.plans, self.boards, strict=True):
             if (each.n_tasks, each.relation, each.delta) != (first.n_tasks, first.relation, first.delta):

@@ -143,7 +143,7 @@ def _law(plan: Plan, relation: Relation) -> Atoms | None:
 
 def _square(plan: Plan, relation: Relation, channel: Channel, noise: float) -> float:
     """Return the squared mu of a round on a channel; 0 if its noise is no Gaussian that is known."""
-    gaussian = isinstance(plan.mechanism.law(channel, noise), GaussianLaw)
+    gaussian = plan.mechanism.law(channel, noise) == GaussianLaw(noise)
     return (_reach(plan, channel, relation) / noise) ** 2 if gaussian else 0.0
 
 

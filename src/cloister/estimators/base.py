@@ -10,9 +10,6 @@ import os
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cache
-from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,12 +34,10 @@ from cloister.core.arrays import Array, Floats, States
 from cloister.core.errors import InputError, check_one_owner
 from cloister.core.tasks import Tasks
 from cloister.estimators import notebook
-from cloister.estimators.parameters import PrivacyBudget
+from cloister.estimators.parameters import PrivacyBudget, what_adds_up
 from cloister.learners.learner import BayesianLearner
-from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
-from cloister.privacy.statement import rounded_up
 from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.coefficient_units import user_coefficients
@@ -57,28 +52,6 @@ def _is_classifier(estimator: object) -> bool:
 
 def _is_regressor(estimator: object) -> bool:
     return not _is_classifier(estimator)
-
-
-@cache
-def _fits(roster: bytes) -> Iterator[int]:
-    """Return a counter of what this process has fitted without a ledger, for one public list of tasks."""
-    return count(1)
-
-
-def _what_adds_up(ledger: Ledger | None, run: TableRun, ids: Array) -> str:
-    """Return what to say if the tasks of a private fit have been in one before."""
-    if ledger is not None and len(ledger.history) > 1:
-        return (
-            f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
-            f"{rounded_up(ledger.spent, 3)} of {ledger.epsilon:g} at delta = {ledger.delta:g}."
-        )
-    if ledger is not None or not run.guarantee.holds or run.guarantee.epsilon == 0:
-        return ""
-    times = next(_fits(sha256(repr(ids.tolist()).encode()).digest()))
-    return (times > 1) * (
-        f"These tasks have now been fitted {times} times without a ledger. What they lose adds up, and no "
-        "guarantee here says to how much: pass ledger=cloister.Ledger(epsilon, delta) to every fit."
-    )
 
 
 class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
@@ -143,7 +116,7 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         settings = EstimatorSettings.of(self, table.tasks.ids, table.columns.named)
         run = self._run(table, settings, None if journal is None else journal_folder(journal))
         self.use_run(run, table.columns)
-        if said := _what_adds_up(getattr(self, "ledger", None), run, table.tasks.ids):
+        if said := what_adds_up(getattr(self, "ledger", None), run.guarantee, table.tasks.ids):
             warnings.warn(said, stacklevel=3)
         return self
 
@@ -151,17 +124,10 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         labels = table.tasks.groups
         in_groups = {} if labels is None else {"groups": labels.tolist()}
         plan, budget = self.plan(len(table.tasks), table.codebook, **in_groups), PrivacyBudget.of(self)
-        if budget is None:
-            return fit_plan(plan, lambda: table.tasks, table.codebook, settings, folder=journal)
-        return fit_plan(
-            plan,
-            lambda: table.tasks,
-            table.codebook,
-            settings,
-            folder=journal,
-            ledger=budget.ledger,
-            random_state=budget.random_state,
+        paid: dict[str, Any] = (
+            {} if budget is None else {"ledger": budget.ledger, "random_state": budget.random_state}
         )
+        return fit_plan(plan, lambda: table.tasks, table.codebook, settings, folder=journal, **paid)
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
         """Return the plan that `fit` would run on so many tasks: read its guarantee before spending."""

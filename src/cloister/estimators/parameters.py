@@ -1,21 +1,26 @@
-"""What estimators share of their parameters: the budget, and the plan that it pays for."""
+"""What estimators share: the budget, the plan that it pays for, and what several fits add up to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import cache
+from hashlib import sha256
+from itertools import count
 from numbers import Integral, Real
 from typing import Any
 
-from cloister.core.arrays import is_real
+from cloister.core.arrays import Array, is_real
 from cloister.core.errors import InputError
 from cloister.engines.curator import check_ledger
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
+from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
+from cloister.privacy.statement import rounded_up
 from cloister.privacy.trust import Trust
 from cloister.privacy.unit import Unit
 
@@ -104,3 +109,25 @@ def number_or_auto(name: str, given: object, automatic: float) -> float:
     if given != "auto":
         raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")
     return automatic
+
+
+@cache
+def _fits(roster: bytes) -> Iterator[int]:
+    """Return a counter of what this process has fitted without a ledger, for one public list of tasks."""
+    return count(1)
+
+
+def what_adds_up(ledger: Ledger | None, guarantee: Guarantee, ids: Array) -> str:
+    """Return what to say if the tasks of a private fit have been in one before."""
+    if ledger is not None and len(ledger.history) > 1:
+        return (
+            f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
+            f"{rounded_up(ledger.spent, 3)} of {ledger.epsilon:g} at delta = {ledger.delta:g}."
+        )
+    if ledger is not None or not guarantee.holds or guarantee.epsilon == 0:
+        return ""
+    times = next(_fits(sha256(repr(ids.tolist()).encode()).digest()))
+    return (times > 1) * (
+        f"These tasks have now been fitted {times} times without a ledger. What they lose adds up, and no "
+        "guarantee here says to how much: pass ledger=cloister.Ledger(epsilon, delta) to every fit."
+    )

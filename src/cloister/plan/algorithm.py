@@ -109,6 +109,8 @@ class Algorithm(ABC):
 
     #: Its name in files, "owner/name/number"; None for "module:Class/1". It is not inherited.
     type_id: ClassVar[str | None] = None
+    #: Whether it has a `locate` of its own, for what it searches for before its rounds.
+    searches_itself: ClassVar[bool] = False
 
     @abstractmethod
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:

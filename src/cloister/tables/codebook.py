@@ -256,8 +256,8 @@ class Codebook:
         """Read a codebook for each target of a TOML file, which may have several [[target]] tables."""
         data = read_toml(path)
         goals = data.get("target", {})
-        each = goals if isinstance(goals, list) and goals else [goals]
-        books = tuple(cls.from_dict({**data, "target": goal}, source=str(path)) for goal in each)
+        each = [{"target": goal} for goal in goals] if isinstance(goals, list) and goals else [{}]
+        books = tuple(cls.from_dict({**data, **goal}, source=str(path)) for goal in each)
         names = [book.target.name for book in books]
         require(
             len(set(names)) == len(names),

@@ -64,7 +64,7 @@ def read_table(
 
 def _instead_of(folder: Path) -> str:
     """Say which file may be meant by a folder."""
-    ends = tuple(end for each in _READERS.values() for end in each)
+    ends = tuple(end for each in _READERS.values() for end in each if end != ".txt")
     tables = (
         path
         for depth in ("*", "*/*", "*/*/*")
