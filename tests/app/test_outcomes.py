@@ -24,6 +24,7 @@ from cloister.privacy.accounting import default_delta
 from cloister.privacy.guarantee import PUBLIC_GROUPS
 from cloister.privacy.randomness import Origin
 from cloister.privacy.trust import Trust
+from cloister.tables.naming import Naming
 
 LEARNERS = {"score": Regression(4), "passed": Classification(4), "visits": CountRegression(4)}
 DELTA = default_delta(200)
@@ -126,7 +127,7 @@ def test_noise_of_two_kinds_is_refused_before_anything_is_charged(monkeypatch):
 
 @pytest.mark.parametrize("name", ["..", "", "a/b", "a" * 300])
 def test_folders_of_outcomes_are_in_their_folder(tmp_path, name):
-    Outcomes(PLANS).save(tmp_path, PLANS["score"].calibrate(1.0).guarantee)
+    Outcomes(PLANS).save(tmp_path, PLANS["score"].calibrate(1.0).guarantee, Naming())
     assert set(outcome_folders(tmp_path)) == set(PLANS)
     document = json.loads((tmp_path / PLACE).read_text())
     document["outcomes"]["score"] = name

@@ -123,7 +123,7 @@ def test_a_plan_settles_what_these_options_say(work: Path, option: list[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["fit", "exam.csv", "--epsilon", "abc"], "--epsilon must be a number."),
+        (["fit", "exam.csv", "--epsilon", "abc"], "--epsilon must be a number, such as 1.5."),
         (["fit", "exam.csv", "--relation", "add"], "--relation: 'add' is not one of 'replace', 'zero_out'."),
         (["account", "run", "--tasks", "1.5"], "--tasks must be a whole number."),
         (["audit", "run", "--draws", "10"], "--draws must be at least 1000."),

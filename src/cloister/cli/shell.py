@@ -274,12 +274,12 @@ _SAID = (
 #: How the parser of options speaks of what was typed; typer before 0.21 has words of its own.
 _PARSED = (
     (r"^Value error, ", ""),
-    (r"^Input should be a valid number\b.*", "must be a number"),
+    (r"^Input should be a valid number\b.*", "must be a number, such as 1.5"),
     (r"^Input should be a valid integer\b.*", "must be a whole number"),
     (r"^Input should be greater than or equal to ", "must be at least "),
     (r"^Input should be less than or equal to ", "must be at most "),
     (r"^Input should be ", "must be "),
-    (r"^.* is not a valid float\b.*", "must be a number"),
+    (r"^.* is not a valid float\b.*", "must be a number, such as 1.5"),
     (r"^.* is not a valid integer\b.*", "must be a whole number"),
     (r"^.* is not in the range x>=([^<>]+)\.$", r"must be at least \1"),
     (r"^.* is not in the range x<=([^<>]+)\.$", r"must be at most \1"),
@@ -313,7 +313,7 @@ def usage_sentence(message: str, option: str | None) -> str:
     Examples
     --------
     >>> usage_sentence("Input should be a valid number, unable to parse string as a number", "--epsilon")
-    '--epsilon must be a number.'
+    '--epsilon must be a number, such as 1.5.'
     >>> usage_sentence("Value error, 'add' is not one of 'replace', 'zero_out'.", "--relation")
     "--relation: 'add' is not one of 'replace', 'zero_out'."
     >>> usage_sentence("10 is not in the range x>=1000.", "--draws")
