@@ -144,7 +144,7 @@ def test_one_of_them_by_its_name_and_what_is_for_one_alone() -> None:
     ok("fit", "pupils.csv", "--codebook", "book.toml", "--target", "passed", "-o", "one")
     assert cl.load("one").codebook_.target.name == "passed"
     several = refused("plan", "pupils.csv", "--codebook", "book.toml")
-    assert several.endswith("has several targets: score, passed. Add --target NAME, one of these.")
+    assert "has several targets: score, passed. Add --target NAME, one of these; `cloister fit" in several
     assert "without --detection" in refused(*FIT, "--detection", "0.1")
     assert "--share must read TARGET=NUMBER" in refused(*FIT, "--share", "age=2")
     assert "score was given twice" in refused(*FIT, "--share", "score=1", "--share", "score=2")

@@ -183,7 +183,8 @@ class Outcomes:
         """Say which outcomes' runs are complete in a folder; refuse one of other plans."""
         if read_outcomes(folder, "plans") != {name: plan.fingerprint for name, plan in self.plans.items()}:
             raise InputError(
-                f"{folder} has outcomes by other plans. Give the same settings, or choose another folder."
+                f"{folder} has outcomes by other plans. Give the same settings, name another folder, or add "
+                "--force."
             )
         _ = runs_in(folder)  # all that are there are of these plans
         return {name: (self.place(folder, name) / "head.txt").is_file() for name in self.plans}

@@ -364,7 +364,10 @@ def codebook_of(path: Path, task: str | None, target: str | None) -> Codebook:
 
     books = {book.target.name: book for book in Codebook.load_all(path)}
     if len(books) > 1 and target not in books:
-        raise InputError(f"{path} has several targets: {', '.join(books)}. Add --target NAME, one of these.")
+        raise InputError(
+            f"{path} has several targets: {', '.join(books)}. Add --target NAME, one of these; `cloister fit "
+            "--dry-run` has the price of all together."
+        )
     book = books[target] if target in books else next(iter(books.values()))
     if target is not None and target != book.target.name:
         raise InputError(

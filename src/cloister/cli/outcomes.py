@@ -12,7 +12,7 @@ from cloister.app.outcomes import PLACE, Outcomes, has_outcomes, heads_in
 from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile
 from cloister.cli.proposals import ComparedRuns, OneRun
-from cloister.cli.shell import advance, emit, say, show_commands, show_table
+from cloister.cli.shell import advance, emit, say, show_commands
 from cloister.core.errors import InputError
 from cloister.privacy.statement import rounded_up
 
@@ -72,15 +72,16 @@ def fit_outcomes(
     room = None
     if manner.dry_run and ledger is not None:
         room = ledger.balance.room_for(together.cost_under(ledger.relation))
+    done = {} if manner.dry_run else _begin(folder, together, manner.force)
+    if not manner.dry_run:
+        with advance("Reading"):
+            for table, _ in proposals.values():
+                table.check()
     if not manner.json:
         _promise(together, naming)
         say(*filter(None, [room]), apart=True)
     if manner.dry_run:
         return emit(document | ({} if room is None else {"ledger": asdict(room)})) if manner.json else None
-    done = _begin(folder, together, manner.force)
-    with advance("Reading"):
-        for table, _ in proposals.values():
-            table.check()
     drafts = {name: folders.unfinished_folder(together.place(folder, name)) for name in names}
     together.check_room(ledger, done, drafts)
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,11 +112,8 @@ def _promise(together: Outcomes, naming: Naming) -> None:
         told.statement.in_words(naming.words).short,
         f"Epsilon {rounded_up(told.epsilon)}, delta {rounded_up(told.delta)}, {told.relation}.",
     )
-    rows = (
-        [name, f"{rounded_up(plan.guarantee.epsilon)}", str(plan.forecast())]
-        for name, plan in together.plans.items()
-    )
-    show_table(["outcome", "epsilon alone", "forecast"], rows)
+    for name, plan in together.plans.items():
+        say(f"{name}, by itself epsilon {rounded_up(plan.guarantee.epsilon)}. {plan.forecast()}", apart=True)
 
 
 def _begin(folder: Path, together: Outcomes, force: bool) -> dict[str, bool]:
