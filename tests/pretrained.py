@@ -5,6 +5,8 @@ They need libraries that the other tests do not have, and download nothing: netw
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -23,7 +25,17 @@ def recipes(page: Path) -> dict[str, str]:
     return found
 
 
+def check_torchvision() -> None:
+    """Say so where torch and torchvision come from different places, which no import explains."""
+    try:
+        importlib.import_module("torchvision")
+    except (RuntimeError, OSError) as error:
+        torch = importlib.metadata.version("torch")
+        sys.exit(f"torchvision here is not built for torch {torch}: {error}. Install both from one place.")
+
+
 def main(page: Path) -> int:
+    check_torchvision()
     failed = []
     for heading, code in recipes(page).items():
         print(f"== {heading}", flush=True)
