@@ -70,6 +70,7 @@ def test_asked_again_a_task_says_the_same_bytes_at_every_step():
         assert (masked[0] == table.rows[place]).all()
         assert table.sign(place, table.alive) == table.sign(place, table.alive)
     signed = table.curator.take_signatures({i: table.sign(i, table.alive) for i in range(6)})
+    assert len(signed) == table.attempt.session.threshold  # no more is checked by everybody than need be
     openings = [[table.open(i, table.alive, signed) for i in range(6)] for _ in range(2)]
     assert openings[0] == openings[1]
     assert (table.curator.take_openings(openings[0]).values == 6 * MESSAGE + sum(range(6))).all()

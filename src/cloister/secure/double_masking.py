@@ -374,7 +374,7 @@ class Collector:
         return offers_digest(self.attempt.context, self.offers)
 
     def take_signatures(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return the signatures to be shown to all survivors."""
+        """Return the signatures to be shown to all survivors: no more than they need to see."""
         found, statement = {}, encoded(self.attempt.ballot(self.keys, self.alive))
         for place, signature in signatures.items():
             try:
@@ -383,9 +383,10 @@ class Collector:
                 continue
             if place in self.alive:
                 found[place] = signature
-        self.attempt.check_size(found, self.attempt.session.threshold, _SIGNATURES)
-        self.signatures = found
-        return found
+        needed = self.attempt.session.threshold
+        self.attempt.check_size(found, needed, _SIGNATURES)
+        self.signatures = dict(sorted(found.items())[:needed])
+        return self.signatures
 
     def take_openings(self, openings: Iterable[Opening]) -> NoisySum:
         """Return the sum, with the noise of all who are in it."""
