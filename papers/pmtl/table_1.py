@@ -33,7 +33,7 @@ from papers.pmtl.writers import (
 DATA = ("celeba", "stackoverflow")
 NOT_COVERED = (
     "the paper's training data of FEMNIST, which are not published; its fixed settings of each way of "
-    "tuning; without noise, no clip. Under its own accounting FEMNIST is not measured."
+    "tuning; without noise, no clip."
 )
 KL = "symmetrised KL"
 EPSILONS: tuple[float | None, ...] = (0.1, 0.8, 2.0, None)
