@@ -22,6 +22,7 @@ from cloister.cli.planning import COMMON, EPSILONS, Wish, stand_in
 from cloister.cli.proposals import PrivacyTarget
 from cloister.plan.forecast import DEPENDABLE
 from cloister.privacy.accounting import default_delta
+from cloister.privacy.statement import rounded_up
 
 PLAN = ["plan", "exam.csv", "--codebook", "book.toml"]
 ONE = PrivacyTarget(1.0, None, 0.05)
@@ -120,7 +121,15 @@ def test_who_is_protected(work: Path) -> None:
     )
     few = refused("fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=40", "-o", "few")
     assert "Give a larger public bound, --unit record=N." in few
-    assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", "record").stderr.split())
+    for word in ("record", "person=400:3"):
+        assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", word).stderr.split())
+    by_record = json.loads(ok(*PLAN, "--unit", "record=400", "--json"))
+    assert by_record["verdict"] is None
+    assert by_record["forecast"].keys() == {"heard", "calibrated"}
+    heard = {row["epsilon"]: row["heard"] for row in by_record["at_other_epsilons"]}
+    assert heard[1.0] == pytest.approx(by_record["forecast"]["heard"], rel=1e-6)
+    paid = " ".join(ok("evaluate", "ours", "exam.csv", "--epsilon", 0.5).split())
+    assert f"It cost every record epsilon 0.5 at delta {rounded_up(default_delta(400))} on top" in paid
     refusal = refused(*PLAN, "--unit", "record=400", "--method", "low-rank")
     assert "low-rank protects tasks" in refusal
     found = json.loads(ok("plan", "--tasks", 12, "--columns", 20, "--rows", 500, "--json"))

@@ -200,7 +200,8 @@ def test_correlated_noise_counts_the_messages_of_records():
         run(plan_of(JointGram(rounds=4), 2**40, mechanism=Toeplitz()).calibrate(1.0), TASKS)
 
 
-def test_an_account_is_of_one_unit(tmp_path):
+def test_an_account_of_records_holds_runs_by_task_under_replace(tmp_path):
+    """To replace a record is to replace its task; who zeroes a record does not silence its task."""
     plan = plan_of(delta=1e-6).calibrate(1.0)
     tasks = Ledger(2.0, 1e-6)
     with pytest.raises(PlanError, match="which says of a task of k records that it is a group"):
@@ -211,8 +212,14 @@ def test_an_account_is_of_one_unit(tmp_path):
     run(plan, TASKS, ledger=ledger)
     assert ledger.unit == "record"
     assert ledger.spent == pytest.approx(1.0, abs=1e-3)
+    by_task = Plan(SharedPrior(Regression(2)), n_tasks=4, delta=1e-6).calibrate(1.0)
+    ledger.charge(by_task.fingerprint, by_task.cost)
+    alone = Ledger(2.0, 1e-6)
+    alone.charge(by_task.fingerprint, by_task.cost)
+    assert ledger.balance.squares == pytest.approx(plan.guarantee.mu**2 + alone.balance.squares)
+    silent = Ledger(2.0, 1e-6, relation="zero_out", unit="record")
     with pytest.raises(PlanError, match="Got a price for each task"):
-        run(Plan(SharedPrior(Regression(2)), n_tasks=4).calibrate(1.0), TASKS, ledger=ledger)
+        silent.charge(by_task.fingerprint, by_task.cost_under("zero_out"))
 
 
 def test_a_run_that_was_ended_goes_on_to_the_same_board(tmp_path):

@@ -66,6 +66,7 @@ def evaluate(
         )
     with advance("Splits") as progress:
         gains = measure_gains(run, tasks, progress)
+    unit = run.plan.guarantee.unit
     told = release_share(run, gains.changes < 0, ScorePrice(epsilon, delta, ledger=ledger))
     document = {
         "share": told.value,
@@ -82,9 +83,9 @@ def evaluate(
         f"Joining pays for {100 * told.value:.0f} % of the {run.plan.n_tasks} tasks; the noise in that has a "
         f"standard deviation of {100 * told.noise:.1f} points. Rows that were in the run have moved the "
         "board a little, which flatters joining slightly.",
-        f"It may be published. It cost every task epsilon {rounded_up(told.guarantee.epsilon)} at delta "
+        f"It may be published. It cost every {unit} epsilon {rounded_up(told.guarantee.epsilon)} at delta "
         f"{rounded_up(told.guarantee.delta)} on top of the run: a test with 5 % false alarms detects a "
-        f"task's data from this number alone in at most {percent(told.guarantee.detection())} of cases.",
+        f"{unit}'s data from this number alone in at most {percent(told.guarantee.detection())} of cases.",
         *([] if ledger is None else [f"{ledger.balance.all_runs}."]),
         *([] if file is None else [f"Wrote {file}, for `cloister report --evaluation`."]),
         apart=True,

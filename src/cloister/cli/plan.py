@@ -228,8 +228,9 @@ def _document(wish: Wish) -> dict[str, object]:
         "unit": plan.guarantee.unit,
         "which_unit": None if wish.which_unit is None else asdict(wish.which_unit),
         "at_other_epsilons": [
-            dict(zip(("epsilon", "detection", "low", "high"), row, strict=True))
-            for row in wish.over_epsilon(EPSILONS)
+            {"epsilon": epsilon, "detection": rate}
+            | ({"heard": wish.heard_at(epsilon)} if by_record else {"low": low, "high": high})
+            for epsilon, rate, low, high in wish.over_epsilon(EPSILONS)
         ],
     }
 
@@ -257,15 +258,13 @@ def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) ->
         *filter(None, [wish.verdict, wish.which_unit]),
     )
     show_stages(plan)
-    heads = ["epsilon", "detected at most", "kept of the gain of sharing"]
-    known = wish.forecast.calibrated
-    show_table(
-        heads,
-        (
-            [f"{e:g}", percent(d), _kept(low, high) if known else "no forecast"]
-            for e, d, low, high in wish.over_epsilon(EPSILONS)
-        ),
-    )
+    by_record, known = wish.unit.by_record, wish.forecast.calibrated
+    heads = ["epsilon", "detected at most", "Q" if by_record else "kept of the gain of sharing"]
+    rows = []
+    for epsilon, rate, low, high in wish.over_epsilon(EPSILONS):
+        kept = _kept(low, high) if known else "no forecast"
+        rows.append([f"{epsilon:g}", percent(rate), f"{wish.heard_at(epsilon):.3g}" if by_record else kept])
+    show_table(heads, rows)
     if room is not None:
         say(str(room), apart=True)
 

@@ -158,11 +158,11 @@ class Wish:
         return tradeoff.mu(self.plan.guarantee.epsilon, self.plan.delta)
 
     @property
-    def verdict(self) -> str:
-        """Whether joining pays, in a sentence."""
+    def verdict(self) -> str | None:
+        """Whether joining pays, in a sentence; by record, which unit to choose says it."""
         low, epsilon = self.forecast.low, self.plan.guarantee.epsilon
         if self.unit.by_record:
-            return ""  # which unit to choose says it
+            return None
         if not self.forecast.calibrated:
             return (
                 "Whether joining pays cannot be said of so few tasks; at this epsilon half of the gain is "
@@ -217,6 +217,11 @@ class Wish:
             known = band if self.forecast.calibrated else (math.nan, math.nan)
             found.append((epsilon, GaussianCurve(whole).detection(), *known))
         return found
+
+    def heard_at(self, epsilon: float) -> float:
+        """Return Q of a plan by record at another epsilon."""
+        assert self.plan.delta is not None
+        return self.forecast.rho * tradeoff.mu(epsilon, self.plan.delta) / self._mu
 
     def over_tasks(self, tasks: Sequence[int]) -> list[tuple[int, float, float]]:
         """Return (tasks, low, high) for several numbers of tasks at the plan's epsilon and default deltas."""

@@ -153,7 +153,7 @@ class Curve:
         if not 0 < bound < np.inf:
             raise InputError(f"bound must be > 0 and finite. Got {bound}.")
         price = ScorePrice(epsilon, delta, Relation(relation), ledger, random_state)
-        mu = price.budget(len(self.ids), len(self.rounds))
+        mu = price.budget(self.finished.plan, len(self.rounds))
         told = release_means(self.finished, self.values / bound, mu, price, self.doubts)
         values = tuple((told.values * bound).tolist())
         return PrivateCurve(tuple(self.rounds.tolist()), values, told.noise * bound, told.guarantee)

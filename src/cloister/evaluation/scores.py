@@ -31,7 +31,7 @@ from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.guarantee import Guarantee, NoiseMade, domain_of, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
@@ -282,7 +282,7 @@ def evaluate(
             raise InputError("A ledger is charged for numbers that may leave. Pass an epsilon as well.")
         return spread(scores_of(finished, test, score))
     price = ScorePrice(epsilon, delta, Relation(relation), ledger, random_state)
-    mu = price.budget(finished.plan.n_tasks)
+    mu = price.budget(finished.plan)
     told = release_means(finished, scores_of(finished, test, score)[None], mu, price)
     return PrivateScore(float(told.values[0]), told.noise, told.guarantee)
 
@@ -297,23 +297,24 @@ class ScorePrice:
     ledger: Ledger | None = None
     random_state: int | None = None
 
-    def delta_for(self, n_tasks: int) -> float:
-        """Return the delta for so many tasks, by default the usual one; refuse one that is too large."""
-        delta = accounting.default_delta(n_tasks) if self.delta is None else self.delta
-        return accounting.check_delta(delta, n_tasks)
+    def delta_for(self, plan: Plan) -> float:
+        """Return the delta for a plan's units, by default the usual one; refuse one that is too large."""
+        units = plan.unit.count(plan.n_tasks)
+        delta = accounting.default_delta(units) if self.delta is None else self.delta
+        return accounting.check_delta(delta, units)
 
-    def budget(self, n_tasks: int, count: int = 1) -> float:
+    def budget(self, plan: Plan, count: int = 1) -> float:
         """Return the mu that it buys for each of `count` means; refuse noise that integers cannot hold."""
         if not 0 < self.epsilon < math.inf:
             raise PlanError(
                 f"epsilon must be > 0 and finite. Got {self.epsilon}. Leave it out for private scores."
             )
         total = accounting.calibrate(
-            lambda mu: _cost(mu / math.sqrt(count), n_tasks, Relation.REPLACE, count),
+            lambda mu: _cost(mu / math.sqrt(count), plan, Relation.REPLACE, count),
             self.epsilon,
-            self.delta_for(n_tasks),
+            self.delta_for(plan),
         )
-        _release(total / math.sqrt(count), n_tasks).check()
+        _release(total / math.sqrt(count), plan.n_tasks).check()
         return total / math.sqrt(count)
 
 
@@ -350,7 +351,7 @@ def release_share(finished: Finished, counted: NDArray[np.bool_], price: ScorePr
         raise InputError(f"There must be at most {n_tasks} entries, one for each task. Got {len(counted)}.")
     scores = np.zeros((1, n_tasks))
     scores[0, : len(counted)] = counted
-    told = release_means(finished, scores, price.budget(n_tasks), price)
+    told = release_means(finished, scores, price.budget(finished.plan), price)
     return PrivateScore(float(told.values[0]), told.noise, told.guarantee)
 
 
@@ -364,25 +365,24 @@ def release_means(
     Each is a `release_sum` of its own and mu-GDP; together they are as one Gaussian release of all of them,
     whose sensitivity is the root of their number. The ledger is charged before any noise is drawn.
     """
-    count, n_tasks = scores.shape
-    if finished.plan.trust.at_home:
+    (count, n_tasks), plan = scores.shape, finished.plan
+    if plan.trust.at_home:
         raise PlanError(
             "Scores are released by a curator who sees them, and this run is priced against one: together "
             "they would promise neither. Keep them at home."
         )
     sources = [_source(price.random_state, number) for number in range(count)]
     guarantee = guarantee_for(
-        accounting.Prices.of(
-            lambda r: _cost(mu, n_tasks, r, count), price.relation, price.delta_for(n_tasks)
-        ),
+        accounting.Prices.of(lambda r: _cost(mu, plan, r, count), price.relation, price.delta_for(plan)),
         NoiseMade.by(Gaussian(), sources[0].origin),
         merged(_doubts(finished.guarantee), doubts),
         n_tasks=n_tasks,
         participation=Everyone().describe(),
+        domain=domain_of(False, plan.unit.by_record),
     )
     if price.ledger is not None:
-        made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
-        charge(price.ledger, Bill(made, lambda r: _cost(mu, n_tasks, r, count), guarantee.doubts))
+        made = hashlib.sha256(f"evaluation of {plan.fingerprint}".encode()).hexdigest()
+        charge(price.ledger, Bill(made, lambda r: _cost(mu, plan, r, count), guarantee.doubts))
         guarantee = replace(guarantee, all_runs=price.ledger.balance.all_runs)
     sums = [release_sum(each, mu, source) for each, source in zip(scores, sources, strict=True)]
     return NoisyMeans(np.array(sums) / n_tasks, 1 / (mu * n_tasks), guarantee)
@@ -409,8 +409,9 @@ def _release(mu: float, n_tasks: int) -> OneRelease:
     return OneRelease(SCORES, Gaussian(mu), n_tasks, Relation.ZERO_OUT)
 
 
-def _cost(mu: float, n_tasks: int, relation: Relation, count: int = 1) -> Cost:
-    return Cost((GaussianEvent(mu),) * count, Everyone(), n_tasks, relation.value)
+def _cost(mu: float, plan: Plan, relation: Relation, count: int = 1) -> Cost:
+    """Return the price of scores for one of a run's units: each is in one task, whose score moves by 1."""
+    return plan.unit.inside(Cost((GaussianEvent(mu),) * count, Everyone(), plan.n_tasks, relation.value))
 
 
 def _doubts(run: Guarantee) -> tuple[Caveat, ...]:

@@ -134,7 +134,7 @@ class Balance:
 
     def _check(self, cost: Cost, adversary: str) -> None:
         account = self.account
-        if cost.unit != account.unit:
+        if cost.unit != account.unit and not self._covers(cost):
             raise PlanError(
                 f"This account is kept for each {account.unit}. Got a price for each {cost.unit}"
                 f"{_WHAT_FOLLOWS.get((account.unit, cost.unit), '')}. Open an account with "
@@ -145,7 +145,7 @@ class Balance:
                 f"This account is kept under {account.relation.value!r}. Got a price under "
                 f"{cost.relation!r}. Use plan.cost_under(ledger.relation)."
             )
-        if account.n_tasks is not None and cost.n_tasks != account.n_tasks:
+        if account.n_tasks not in (None, cost.n_tasks) and cost.unit == account.unit:
             raise PlanError(
                 f"This account is of {account.n_tasks} {account.unit}s. Got a plan for {cost.n_tasks}. "
                 "Open the account of these."
@@ -157,6 +157,13 @@ class Balance:
                     f"This account's runs are priced against {_whom(charge.adversary)}, and this one against "
                     f"{_whom(adversary)}: together they would promise neither. Open an account of its own."
                 )
+
+    def _covers(self, cost: Cost) -> bool:
+        """Say whether a price for a task is one for what is in it: to replace a record is to replace its task.
+
+        Under zero-out it is not: a task whose record is silent is not silent.
+        """
+        return cost.unit == "task" and cost.relation == self.account.relation == "replace"
 
     def _checked(self, group: int) -> int:
         most = self.account.n_tasks
@@ -220,7 +227,8 @@ class Ledger:
     n_tasks : int, optional
         Public number of tasks; plans for any other number are refused.
     unit : {"task", "record", "person"}
-        Whose budget it is. Plans with another unit are refused.
+        Whose budget it is. Plans with another unit are refused; but a price for a task under `replace` is one
+        for all that is in it.
     store : Store, optional
         Where the account is kept; by default in memory.
 
@@ -294,7 +302,8 @@ class Ledger:
         relation : {"replace", "zero_out"}
             Who counts as a neighbour.
         unit : {"task", "record", "person"}
-            Whose budget it is. Plans with another unit are refused.
+            Whose budget it is. Plans with another unit are refused; but a price for a task under `replace` is one
+        for all that is in it.
         """
         from cloister.ledger.stores import create_account
 

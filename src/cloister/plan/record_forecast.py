@@ -50,6 +50,10 @@ class RecordForecast(Forecast):
             return super().__str__()
         return f"At Q = {self.rho:.3g} (records times mu, over parameters) {_kept(self.rho)}."
 
+    def to_dict(self) -> dict[str, float | bool]:
+        """Return Q for JSON: a band and odds, which it has none of, would be taken for some."""
+        return {"heard": self.rho, "calibrated": False}
+
 
 def _kept(heard: float) -> str:
     if heard < FAINT:

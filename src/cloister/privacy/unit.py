@@ -18,10 +18,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import ClassVar
 
 from cloister.core.errors import PlanError
 from cloister.core.spec import Sender
-from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
+from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent, UnitName
 from cloister.privacy.sampling import Everyone, Sampling
 
 
@@ -100,6 +101,10 @@ class Unit(ABC):
         """Return the price for one of the units of what is the price for one sender."""
 
     @abstractmethod
+    def inside(self, cost: Cost) -> Cost:
+        """Return the price for one of the units of what is the price for the task that it is in."""
+
+    @abstractmethod
     def accept(self, sampling: Sampling) -> None:
         """Refuse a sampling that is not for this unit."""
 
@@ -116,6 +121,9 @@ class TaskUnit(Unit):
         return n_tasks
 
     def priced(self, cost: Cost) -> Cost:
+        return cost
+
+    def inside(self, cost: Cost) -> Cost:
         return cost
 
     def accept(self, sampling: Sampling) -> None: ...
@@ -136,6 +144,7 @@ class RecordUnit(Unit):
     How many records a task has is the same in both. A whole task is a group of as many records as it has.
     """
 
+    name: ClassVar[UnitName] = "record"
     rows: int
 
     def __post_init__(self) -> None:
@@ -152,7 +161,10 @@ class RecordUnit(Unit):
         return self.rows
 
     def priced(self, cost: Cost) -> Cost:
-        return replace(cost, n_tasks=self.rows, unit="record")
+        return self.inside(cost)
+
+    def inside(self, cost: Cost) -> Cost:
+        return replace(cost, n_tasks=self.rows, unit=self.name)
 
     def accept(self, sampling: Sampling) -> None:
         if not isinstance(sampling, Everyone):
@@ -174,6 +186,7 @@ class PersonUnit(RecordUnit):
         Records of one person in a task that send, at most.
     """
 
+    name: ClassVar[UnitName] = "person"
     most: int
 
     def __post_init__(self) -> None:
@@ -186,7 +199,7 @@ class PersonUnit(RecordUnit):
 
     def priced(self, cost: Cost) -> Cost:
         events = tuple(_times(event, self.most) for event in cost.events)
-        return replace(cost, events=events, n_tasks=self.rows, unit="person")
+        return self.inside(replace(cost, events=events))
 
 
 def _times(event: Event, count: int) -> Event:
