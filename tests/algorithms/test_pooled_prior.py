@@ -15,10 +15,12 @@ import cloister as cl
 from cloister.algorithms import Independent, LocateRecords, PooledPrior
 from cloister.algorithms.histograms import BINS, MIDDLES, places_and_spreads
 from cloister.algorithms.prior.pooled import Look, Place, posterior
+from cloister.algorithms.prior.pooled_prior import OwnRecords
 from cloister.core.lifts import svec
 from cloister.errors import InputError, PlanError
 from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.mechanisms import Gaussian, NoNoise
 
 D, SIZE = 4, 5
@@ -178,6 +180,21 @@ def test_tasks_gain_where_all_together_have_enough_rows():
     assert np.mean(silent) < np.mean(joined) * 1.05
 
 
+def test_a_task_takes_its_own_records_out_of_the_sums():
+    """What is left is what the others said, but for the grid."""
+    tasks = institutions(3, 40)[0]
+    done = cl.run(plan_of(tasks, NoNoise()), tasks)
+    board, block = PRIOR.main_part(done.board), next(tasks.blocks())
+    homes = [Home({}, block.take([who]), PRIOR.units(board)) for who in range(3)]
+    own = [OwnRecords.of(home, True) for home in homes]
+    for who in range(3):
+        look = PRIOR.look(board.releases[1], board.before(1), own[who])
+        others = sum(one.X.T @ one.X for one in own if one is not own[who])
+        assert np.allclose(look.moments, others, atol=1e-3)
+        assert PRIOR.records(board.releases[1], board, own[who]) == pytest.approx(80)
+    assert not np.allclose(PRIOR.place(board, own[0]).mean, PRIOR.place(board, own[1]).mean)
+
+
 def test_a_loose_bound_on_the_number_of_records_costs_little():
     tasks, fresh, expected = institutions(10, 200, 5)
     found = []
@@ -241,3 +258,20 @@ def test_an_estimator_takes_a_unit_and_keeps_it(tmp_path):
         SharedPriorClassifier(bounds=bounds | {"y": [0, 1]}, unit=cl.Unit.record(900)).fit(
             X, y > 0, tasks=task
         )
+
+
+def test_an_estimator_protects_persons():
+    """Three rows of each person send at most: k times the noise; a fourth moves no release."""
+    rng = np.random.default_rng(0)
+    X, task = rng.uniform(0, 1, (900, 1)), np.repeat(np.arange(6), 150)
+    y, person = X[:, 0] + 0.2 * rng.standard_normal(900), np.arange(900) // 5
+    bounds, unit = {0: (0, 1), "y": (-2, 3)}, cl.Unit.person(900, most=3)
+    model = SharedPriorRegressor(bounds=bounds, epsilon=9.0, unit=unit, random_state=0)
+    with pytest.raises(InputError, match="person=labels to"):
+        model.fit(X, y, tasks=task)
+    told = []
+    for late in (0.0, 1.0):
+        moved = np.where(np.arange(900) % 5 > 2, late, y)
+        told.append(model.fit(X, moved, tasks=task, person=person).run_.board.head)
+    assert model.guarantee_.unit == "person"
+    assert told[0] == told[1]

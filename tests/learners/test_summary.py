@@ -27,6 +27,23 @@ FACTORS = {
 }
 
 
+@pytest.mark.parametrize("rows", [30, N])
+@pytest.mark.parametrize("factor", [FACTORS[name] for name in ("plain", "loose", "full")])
+def test_rows_left_out_are_foreseen_by_a_fit_to_the_others(rows, factor):
+    """Whichever form: as by fits that lack the row."""
+    rng = np.random.default_rng(rows)
+    X, y, whole = rng.normal(size=(rows, D)), rng.normal(size=rows), np.ones((1, rows))
+    block = Block(np.zeros(1), X[None], y[None], whole, np.zeros(1, np.uint64))
+    fit = ridge_fit(summary(block.X, block.y, whole), CENTER, factor, LAMBDAS, SCALES)
+    square = np.zeros(len(LAMBDAS))
+    for out in range(rows):
+        kept = np.arange(rows) != out
+        other = summary(X[None, kept], y[None, kept], whole[:, kept])
+        weights = CENTER + ridge_fit(other, CENTER, factor, LAMBDAS, SCALES).solutions[0]
+        square += (y[out] - weights @ X[out]) ** 2 / rows
+    np.testing.assert_allclose(fit.left_out(block)[0], -rows / 2 * np.log(square), rtol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(1)

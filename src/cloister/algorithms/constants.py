@@ -137,6 +137,7 @@ class PooledConstants:
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
     )
+    shared: float = tuned(0.7, "of shared priors' weight: nobody asks how many they serve", "record-harm")
     usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
     levels: tuple[float, ...] = tuned(
         (0.03, 1.0), "how levels vary, of the targets' variance", "records, record-harm"

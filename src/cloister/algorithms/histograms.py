@@ -146,8 +146,9 @@ class HistogramSearch(UnitSearch):
         values = np.concatenate([block.y, block.X[:, 0, self.columns] / self.constant], axis=1)
         with np.errstate(invalid="ignore"):
             places = np.clip(np.floor((values + 1) * (BINS / 2)), 0, BINS - 1)
-        said = (places[:, :, None] == np.arange(BINS)) & (block.weight > 0)[:, :, None]
-        return said.reshape(len(block), -1).astype(np.float64), home.states
+        said, there = np.zeros((*values.shape, BINS)), (block.weight > 0) & ~np.isnan(places)
+        np.put_along_axis(said, np.where(there, places, 0).astype(np.intp)[..., None], there[..., None], 2)
+        return said.reshape(len(block), -1), home.states
 
     def update(self, release: Release, board: BoardView) -> Public:
         clip, records = self._channel.clip, release.denominator

@@ -81,7 +81,12 @@ class TableReader:
     groups: str | int | None = None
 
     def encode(
-        self, X: Any, y: Any, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: Any,
+        y: Any,
+        tasks: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        person: ArrayLike | None = None,
     ) -> EncodedTable:
         """Turn a table into tasks by its codebook; refuse what does not fit."""
         X, y, target = target_column(X, y)
@@ -92,7 +97,7 @@ class TableReader:
             codebook = replace(codebook, task=self.task)
         self.check_target(codebook)
         codebook.naming.check(np.unique(columns.ids).tolist(), "the table")
-        data = _tasks_of_columns(codebook, columns, y, sample_weight)
+        data = _tasks_of_columns(codebook, columns, y, sample_weight, person)
         if not data.weight.any():
             raise PrivateDataError("sample_weight is zero in every row. Leave it out, or mend it.")
         if len(data) < 2:
@@ -150,10 +155,16 @@ def one_task(
     return _tasks_of_columns(codebook, replace(columns, one=True), y, sample_weight)
 
 
-def _tasks_of_columns(codebook: Codebook, columns: Columns, y: Any, sample_weight: ArrayLike | None) -> Tasks:
+def _tasks_of_columns(
+    codebook: Codebook,
+    columns: Columns,
+    y: Any,
+    sample_weight: ArrayLike | None,
+    person: ArrayLike | None = None,
+) -> Tasks:
     rows, target = encode_table(codebook, check_columns(codebook, columns), y, columns.at)
     assert target is not None
-    data = Tasks.from_arrays(rows, target, columns.ids, sample_weight)
+    data = Tasks.from_arrays(rows, target, columns.ids, sample_weight, person=person)
     return data if columns.groups is None else data.with_groups(labels_by_task(columns.ids, columns.groups))
 
 

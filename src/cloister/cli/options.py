@@ -281,8 +281,8 @@ def _unit(text: str) -> Unit:
         return Unit.task()
     if name != "record" or not rows.isdigit():
         raise typer.BadParameter(
-            "must be task, or record=N with the public number of all rows. Persons are for Python, where "
-            "Tasks.from_arrays(..., person=labels) says whose each row is."
+            "must be task, or record=N with the public number of all rows. For persons use Python, where "
+            "fit(..., person=labels) says whose each row is."
         )
     return Unit.record(int(rows))
 

@@ -269,7 +269,7 @@ def checked_rows(plan: Plan, tasks: AnyTasks, engine: object) -> Tasks:
     if plan.unit.limit is not None and rows.turn is None:
         raise InputError(
             "The plan protects persons, and whose each row is nobody has said. Pass "
-            "Tasks.from_arrays(..., person=labels)."
+            "person=labels to Tasks.from_arrays, or to fit."
         )
     if plan.algorithm.rows is not None:
         plan.algorithm.rows.check_labels(rows.X, rows.y)

@@ -61,10 +61,10 @@ class _SharedPrior(MultiTaskEstimator):
     def algorithm(self, codebook: Codebook) -> Algorithm:
         budget = PrivacyBudget.of(self)
         if budget is not None and budget.unit is not None and budget.unit.by_record:
-            return self._by_records(codebook)
+            return self._by_records(codebook, budget.unit)
         return SharedPrior(self.learner(codebook), self._structure(codebook), search_for(codebook))
 
-    def _by_records(self, codebook: Codebook) -> Algorithm:
+    def _by_records(self, codebook: Codebook, unit: Unit) -> Algorithm:
         """Return what records say and tasks do: where weights lie, and no more."""
         if codebook.classes is not None or isinstance(codebook.target, Count):
             raise InputError(
@@ -76,7 +76,8 @@ class _SharedPrior(MultiTaskEstimator):
                 "Records say where weights lie, for all tasks alike and from the start. Leave structure, "
                 "start_from and groups out, or use unit=Unit.task()."
             )
-        return PooledPrior(self.learner(codebook), search_by_records(codebook))
+        whole = unit.limit is None
+        return PooledPrior(self.learner(codebook), search_by_records(codebook), leave_own=whole)
 
     def _structure(self, codebook: Codebook) -> Structure:
         ordered = isinstance(codebook.target, Ordered)
@@ -121,6 +122,7 @@ class _SharedPrior(MultiTaskEstimator):
         sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
+        person: ArrayLike | None = None,
         journal: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Fit every task's model.
@@ -137,6 +139,8 @@ class _SharedPrior(MultiTaskEstimator):
             Row weights; they stay with the task.
         groups : array-like of shape (n_samples,), optional
             The public group of each row's task, instead of a column; the same in all rows of a task.
+        person : array-like of shape (n_samples,), optional
+            Whose each row is, where persons are protected (`Unit.person`); it stays with the task.
         journal : path, optional
             A new folder where the run is left, as by `save`. Every release is on disk before it is used: if
             this call is killed, the same call goes on, with the same releases, and is charged once.
@@ -145,7 +149,7 @@ class _SharedPrior(MultiTaskEstimator):
         -------
         self
         """
-        table = self.reader.encode(X, y, tasks, sample_weight)
+        table = self.reader.encode(X, y, tasks, sample_weight, person)
         if groups is not None:
             labels = labels_by_task(table.columns.ids, group_labels(groups))
             table = replace(table, tasks=table.tasks.with_groups(labels))

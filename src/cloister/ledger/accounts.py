@@ -159,9 +159,9 @@ class Balance:
                 )
 
     def _covers(self, cost: Cost) -> bool:
-        """Say whether a price for a task is one for what is in it: to replace a record is to replace its task.
+        """Say whether a price for a task is one for what is in it: who replaces a record replaces its task.
 
-        Under zero-out it is not: a task whose record is silent is not silent.
+        Under zero-out it is not: a task is not silent if a record is.
         """
         return cost.unit == "task" and cost.relation == self.account.relation == "replace"
 
@@ -227,8 +227,7 @@ class Ledger:
     n_tasks : int, optional
         Public number of tasks; plans for any other number are refused.
     unit : {"task", "record", "person"}
-        Whose budget it is. Plans with another unit are refused; but a price for a task under `replace` is one
-        for all that is in it.
+        Whose budget it is. Plans with another unit are refused, but for plans by task under `replace`.
     store : Store, optional
         Where the account is kept; by default in memory.
 
@@ -302,8 +301,7 @@ class Ledger:
         relation : {"replace", "zero_out"}
             Who counts as a neighbour.
         unit : {"task", "record", "person"}
-            Whose budget it is. Plans with another unit are refused; but a price for a task under `replace` is one
-        for all that is in it.
+            Whose budget it is. Plans with another unit are refused, but for plans by task under `replace`.
         """
         from cloister.ledger.stores import create_account
 

@@ -25,7 +25,7 @@ from cloister.algorithms.stages import Stage
 from cloister.core.arrays import Array, Floats, Public, States
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
-from cloister.core.lifts import Outer
+from cloister.core.lifts import Outer, svec
 from cloister.core.spec import Sender, Target
 from cloister.core.tasks import Block
 from cloister.learners.home import Home
@@ -54,6 +54,9 @@ class PooledPrior(Staged, BayesianAlgorithm):
         What a task does at home.
     locate : LocateRecords, optional
         Search for where targets and features are first; everything else is relative to what is found.
+    leave_own : bool
+        Whether a task takes out of the sums what its own records said, at home. Not where persons are
+        protected: some of their records have said nothing.
 
     Privacy
     -------
@@ -84,6 +87,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     learner: BayesianLearner
     locate: LocateRecords | None = None
+    leave_own: bool = True
 
     def __post_init__(self) -> None:
         if self.learner.rows is None or self.learner.rows.target is not Target.NUMBER:
@@ -110,10 +114,11 @@ class PooledPrior(Staged, BayesianAlgorithm):
         """Return the variance of targets, as far as it is known beforehand."""
         return (POOLED.unfound if self.locate is None else 1 / SEARCH.target_reach) ** 2
 
-    def place(self, board: BoardView, usual: Floats | None = None) -> Place:
-        """Return where the mean is, by all looks on a board so far."""
-        looks = [self.look(board.releases[at], board.before(at)) for at in range(board.rounds)]
-        return self.known(looks, self.records(board.releases[-1], board), board, usual)
+    def place(self, board: BoardView, own: OwnRecords | None = None) -> Place:
+        """Return where the mean is, by all looks on a board so far, and by others' records alone."""
+        looks = [self.look(board.releases[at], board.before(at), own) for at in range(board.rounds)]
+        usual = None if own is None else own.moments
+        return self.known(looks, self.records(board.releases[-1], board, own), board, usual)
 
     def known(
         self, looks: Sequence[Look], records: float, board: BoardView, usual: Floats | None = None
@@ -121,18 +126,22 @@ class PooledPrior(Staged, BayesianAlgorithm):
         """Return where the mean is by some looks."""
         return posterior(looks, records, Place.before(self.learner.size, self.variance(board)), usual)
 
-    def records(self, release: Release, board: BoardView) -> float:
-        """Return how many records there are: as counted with noise, where the plan has a loose bound."""
-        return release.denominator if self.locate is None else float(board["records"]) or release.denominator
+    def records(self, release: Release, board: BoardView, own: OwnRecords | None = None) -> float:
+        """Return how many records others have: as counted with noise, if the plan's bound is loose."""
+        counted = 0.0 if self.locate is None else float(board["records"])
+        return max((counted or release.denominator) - (0 if own is None else own.told), 1.0)
 
     def level(self, board: BoardView) -> float:
         """Return the deviation of residuals from where records look next."""
         return float(board["level"]) or math.sqrt(self.variance(board))
 
-    def look(self, release: Release, before: BoardView) -> Look:
-        """Read a release of `Looks`, with the board that it was made from."""
-        clip = POOLED.clip * self.level(before)
-        return Look.of(before["mean"], clip, self.records(release, before), release.value, release.noise)
+    def look(self, release: Release, before: BoardView, own: OwnRecords | None = None) -> Look:
+        """Read a release of `Looks`, with the board that it was made from, less what own records said."""
+        clip, value = POOLED.clip * self.level(before), release.value
+        if own is not None and own.told:
+            said = contributions(own.X, own.y, before["mean"], clip)
+            value = value - svec(said.T @ said) / LONGEST**2
+        return Look.of(before["mean"], clip, self.records(release, before, own), value, release.noise)
 
     def candidates(self, place: Place, variance: float) -> list[Candidate]:
         """Return priors around the mean: tasks' slopes and levels differ from it by little or by much.
@@ -146,15 +155,14 @@ class PooledPrior(Staged, BayesianAlgorithm):
         explained = float((second * place.moments).sum())
         beforehand = float(np.trace(both * Place.before(size, variance).covariance))
         unsure = float(np.trace(both * place.covariance)) / max(beforehand, 1e-300)
-        total = shared_weight(min(1.0, unsure))
+        total = POOLED.shared * shared_weight(min(1.0, unsure))
         kinds = [(level, slope) for level in POOLED.levels for slope in POOLED.slopes]
         found = []
         for level, slope in kinds:
             between = np.where(slopes, slope * explained, level * size * variance)
             wide = self.learner.widening * (np.diag(between) + place.covariance)
-            found.append(
-                Candidate(total / len(kinds), place.mean, np.asarray(np.linalg.cholesky(wide)), True)
-            )
+            factor = np.asarray(np.linalg.cholesky(wide))
+            found.append(Candidate(total / len(kinds), place.mean, factor, shared=True, tested=True))
         return found
 
     def prepare(self, home: Home, board: BoardView) -> States:
@@ -162,7 +170,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     def solve(self, home: Home, board: BoardView) -> States:
         def solve(home: Home, which: int) -> States:
-            return self._solved(home, self.place(board, _own_moments(home)), board)
+            return self._solved(home, self.place(board, OwnRecords.of(home, self.leave_own)), board)
 
         return home.apart(np.arange(len(home)), solve)
 
@@ -219,13 +227,36 @@ class Looks(Stage):
         return Channel(self.prior.learner.size + 1, LONGEST, Outer())
 
 
-def _own_moments(home: Home) -> Floats:
-    """Return the mean moments of one task's own rows, and of as many usual ones as there are columns."""
-    (there,) = np.nonzero(home.block.weight[0] > 0)
-    X, y, weight = (part[0][there][:, None] for part in (home.block.X, home.block.y, home.block.weight))
-    ids, keys = np.zeros(len(there)), np.zeros(len(there), np.uint64)
-    rows = Home({}, Block(ids, X, y, weight, keys), home.units).rows.X[:, 0]
-    with np.errstate(invalid="ignore", over="ignore"):
-        rows = rows[np.square(rows).sum(axis=1) <= LONGEST**2]  # no others are data
-    size = home.block.X.shape[2]
-    return np.asarray((rows.T @ rows + np.eye(size)) / (len(rows) + size))
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnRecords:
+    """A task's own rows and targets as its records told them. Private.
+
+    They are taken out of the sums: who compares with a mean that the own rows have drawn near counts them
+    twice.
+    """
+
+    X: Floats
+    y: Floats
+    taken_out: bool
+
+    @classmethod
+    def of(cls, home: Home, take_out: bool) -> OwnRecords:
+        """Return those of one task, each in the units and as long as it was told."""
+        (there,) = np.nonzero(home.block.weight[0] > 0)
+        X, y, weight = (part[0][there][:, None] for part in (home.block.X, home.block.y, home.block.weight))
+        ids, keys = np.zeros(len(there)), np.zeros(len(there), np.uint64)
+        rows = Home({}, Block(ids, X, y, weight, keys), home.units).rows
+        with np.errstate(invalid="ignore", over="ignore"):
+            data = (np.square(rows.X[:, 0]).sum(axis=1) <= LONGEST**2) & np.isfinite(rows.y[:, 0])
+        return cls(rows.X[data, 0], rows.y[data, 0], take_out and home.block.turn is None)
+
+    @property
+    def told(self) -> int:
+        """How many are in the sums."""
+        return len(self.y) if self.taken_out else 0
+
+    @property
+    def moments(self) -> Floats:
+        """Mean moments of the rows, and of as many usual ones as there are columns."""
+        size = self.X.shape[1]
+        return np.asarray((self.X.T @ self.X + np.eye(size)) / (len(self.X) + size))

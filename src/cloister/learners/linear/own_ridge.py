@@ -15,7 +15,14 @@ from cloister.core.arrays import Floats, States
 from cloister.learners.linear.few_rows import EXACT
 from cloister.learners.linear.home_constants import NUMBER
 from cloister.learners.linear.own_units import OwnUnits, turned
-from cloister.learners.linear.ridge import ABSURD, RidgeFit, Spectrum, ridge_fit, summary
+from cloister.learners.linear.ridge import (
+    ABSURD,
+    RidgeFit,
+    Spectrum,
+    likelihood_left_out,
+    ridge_fit,
+    summary,
+)
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
@@ -159,11 +166,7 @@ class OwnRidge:
 
 
 def _left_out(units: OwnUnits, y: Floats, spectrum: Spectrum, inner: Floats, intercept: bool) -> Floats:
-    r"""Return the log-likelihood of every row under a fit to the others: one number a task and penalty.
-
-    A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
-    that of all such residuals. A weight counts as so many rows.
-    """
+    """See `RidgeFit.left_out`; one number a task and penalty. A weight counts as so many rows."""
     total = np.where(units.total > 0, units.total, 1.0)[:, None, None]
     along, kept = units.rows @ spectrum.basis, 1 / (spectrum.values[:, :, None] + OWN_LAMBDAS)
     residual = y[..., None] - along @ (inner[:, :, None] * kept)
@@ -173,6 +176,4 @@ def _left_out(units: OwnUnits, y: Floats, spectrum: Spectrum, inner: Floats, int
     leverage = np.square(along) @ kept
     if intercept:
         leverage += 1 / total
-    left_out = np.square(residual / np.maximum(1 - leverage, 1e-10))
-    mean = (units.weight[:, None, :] @ left_out)[:, 0] / total[:, 0]
-    return np.asarray(-0.5 * units.total[:, None] * np.log(mean + 1e-12))
+    return likelihood_left_out(units.weight, residual, leverage)

@@ -286,13 +286,14 @@ class Regression(BayesianLearner):
         for candidate in candidates:
             fit = ridge_fit(stats, candidate.mean, candidate.factor, lambdas, NOISE_SCALES)
             worth, shares = _shares(fit.log_evidence + _log_prior(candidate, answers), NOISE_SCALES)
-            worths.append(worth)
+            worths.append(worth + shares.mean(fit.left_out(home.rows)) if candidate.tested else worth)
             fits.append((fit, shares))
         if alone > 1e-9:
             own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
             by_weight = log_sum(np.stack(worths, axis=1)) - math.log(1 - alone) if worths else own.worth
             one_row = self._few(home) * (stats.count <= 1)  # it cannot tell
-            by_itself = np.where(one_row, by_weight, own.worth)
+            tested = any(candidate.tested for candidate in candidates)
+            by_itself = np.where(one_row, by_weight, own.worth + own.left_out * tested)
             worths.append(by_itself + math.log(alone))
             fits.append(own.in_public())
         _, parts = weighed(np.stack(worths, axis=1))
@@ -318,6 +319,10 @@ class _Shares:
 
     def times(self, chance: Floats) -> _Shares:
         return _Shares(chance[:, None] * self.over_lambda, chance[:, None] * self.scale)
+
+    def mean(self, values: Floats) -> Floats:
+        """Return the mean of each task's values over its lambdas."""
+        return np.asarray((self.over_lambda * values).sum(axis=1))
 
     def variance(self, count: Floats, fit: RidgeFit) -> Floats:
         """Return the expected noise variance by lambda, times the weight of that lambda."""
@@ -377,12 +382,17 @@ def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Alone:
-    """A task's own fits, the weights of penalties and noise scales, and how well all of them foresaw y."""
+    """A task's own fits, the weights of penalties and noise scales, and how well all of them foresaw y.
+
+    `left_out` is the log-likelihood of rows that are left out, under fits weighed by evidence alone: what
+    has chosen a penalty would flatter it.
+    """
 
     rows: OwnRidge
     fit: RidgeFit
     shares: _Shares
     worth: Floats
+    left_out: Floats
 
     def in_public(self) -> _Weighed:
         square = self.rows.unit[:, None] ** 2
@@ -392,7 +402,7 @@ class _Alone:
     def effective_parameters(self) -> Floats:
         values = self.rows.values[:, :, None]
         used = (values / (values + OWN_LAMBDAS)).sum(axis=1)
-        return np.asarray((self.shares.over_lambda * used).sum(axis=1))
+        return self.shares.mean(used)
 
 
 def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
@@ -416,8 +426,9 @@ def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     worth = log_sum(joint.swapaxes(0, 1)) - rows.count * np.log(rows.unit)
     if rows.front is not None:
         worth -= 0.5 * np.log1p(rows.count)
+    left_out = _shares(joint, scales)[1].mean(rows.left_out) - rows.count * np.log(rows.unit)
     joint += rows.left_out
-    return _Alone(rows, fit, _shares(joint, scales)[1], worth)
+    return _Alone(rows, fit, _shares(joint, scales)[1], worth, left_out)
 
 
 def _usual_lambdas(value: Floats, noise: float) -> Floats:

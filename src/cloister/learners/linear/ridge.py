@@ -31,11 +31,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from cloister.core.arrays import Array, Floats, States
+
+if TYPE_CHECKING:
+    from cloister.core.tasks import Block
 
 #: Sums beyond this are no data: a task that sends them is treated as empty.
 ABSURD = 1e100
@@ -297,6 +300,22 @@ class RidgeFit:
         """Posterior means, seen from the center: (tasks, lambdas, d)."""
         return self.coordinates @ self.basis.swapaxes(1, 2)
 
+    def left_out(self, block: Block) -> Floats:
+        r"""Return the log-likelihood of every row under a fit to the others: one number a task and lambda.
+
+        A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
+        that of all such residuals.
+        """
+        along = block.X @ self.basis
+        residual = (block.y - block.X @ self.center)[..., None] - along @ self.coordinates.swapaxes(1, 2)
+        leverage = np.square(along) @ self.spread.swapaxes(1, 2)
+        if self.bump is not None:
+            leverage += np.square(along @ self.bump.swapaxes(1, 2))
+        if self.prior is not None:
+            prior = ((block.X @ self.prior) * block.X).sum(axis=2)
+            leverage += prior[..., None] * np.atleast_2d(self.rest)[:, None]
+        return likelihood_left_out(block.weight, residual, leverage)
+
 
 def ridge_evidence(
     stats: RidgeStatistics, center: Floats, factor: Floats, lambdas: Floats, scales: Floats
@@ -349,6 +368,14 @@ def ridge_fit(
         bump *= np.sqrt(solved.gain)[:, :, None]
     log_evidence = solved.log_evidence(stats.count, scales)
     return RidgeFit(center, basis, coordinates, spread, prior, rest, bump, log_evidence, solved.residual)
+
+
+def likelihood_left_out(weight: Floats, residual: Floats, leverage: Floats) -> Floats:
+    """Return the log-likelihood of rows by their residuals if left out, normal with these' own variance."""
+    count = weight.sum(axis=1)[:, None]
+    square = np.square(residual / np.maximum(1 - leverage, 1e-10))
+    mean = (weight[:, None, :] @ square)[:, 0] / np.where(count > 0, count, 1.0)
+    return np.asarray(-0.5 * count * np.log(mean + 1e-12))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
