@@ -195,6 +195,16 @@ def test_a_task_takes_its_own_records_out_of_the_sums():
     assert not np.allclose(PRIOR.place(board, own[0]).mean, PRIOR.place(board, own[1]).mean)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e200])
+def test_rows_that_are_no_data_spoil_no_model(odd):
+    tasks = institutions(3, 40)[0]
+    X = np.array(tasks.X)
+    X[5, 2] = odd
+    done = cl.run(plan_of(tasks).calibrate(1.0), replace(tasks, X=X), random_state=0)
+    assert np.isfinite(done.private.models["coef"]).all()
+
+
 def test_a_loose_bound_on_the_number_of_records_costs_little():
     tasks, fresh, expected = institutions(10, 200, 5)
     found = []

@@ -304,17 +304,19 @@ class RidgeFit:
         r"""Return the log-likelihood of every row under a fit to the others: one number a task and lambda.
 
         A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
-        that of all such residuals.
+        that of all such residuals. Rows that are no data foresee nothing.
         """
-        along = block.X @ self.basis
-        residual = (block.y - block.X @ self.center)[..., None] - along @ self.coordinates.swapaxes(1, 2)
-        leverage = np.square(along) @ self.spread.swapaxes(1, 2)
-        if self.bump is not None:
-            leverage += np.square(along @ self.bump.swapaxes(1, 2))
-        if self.prior is not None:
-            prior = ((block.X @ self.prior) * block.X).sum(axis=2)
-            leverage += prior[..., None] * np.atleast_2d(self.rest)[:, None]
-        return likelihood_left_out(block.weight, residual, leverage)
+        with np.errstate(all="ignore"):
+            along = block.X @ self.basis
+            residual = (block.y - block.X @ self.center)[..., None] - along @ self.coordinates.swapaxes(1, 2)
+            leverage = np.square(along) @ self.spread.swapaxes(1, 2)
+            if self.bump is not None:
+                leverage += np.square(along @ self.bump.swapaxes(1, 2))
+            if self.prior is not None:
+                prior = ((block.X @ self.prior) * block.X).sum(axis=2)
+                leverage += prior[..., None] * np.atleast_2d(self.rest)[:, None]
+            found = likelihood_left_out(block.weight, residual, leverage)
+        return np.where(np.isfinite(found), found, 0.0)
 
 
 def ridge_evidence(
