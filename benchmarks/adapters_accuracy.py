@@ -57,9 +57,8 @@ class Choice:
 
 CHOICES = [Choice(0.1, 0.2, 3), Choice(0.1, 0.6, 3), Choice(0.1, 0.6, 8), Choice(0.03, 1.0, 8)]
 ALONE = [Descent(lr, batch=20, steps=150) for lr in (0.01, 0.03, 0.1)]
-#: What adapters are multiplied by: with less they hardly move while a head learns (with 10 they end at less
-#: than a thousandth of the layer's output, with 100 at a tenth).
-SCALES = (100.0, 300.0)
+#: What adapters are multiplied by: with 1 they hardly move while a head learns.
+SCALES = (1.0, 10.0, 100.0)
 TUNING = FineTuning(Descent(0.03, batch=20, steps=60), Quadratic(0.5))
 
 
