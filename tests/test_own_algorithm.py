@@ -117,7 +117,7 @@ def test_from_the_command_line(desk, finished):
     by_file, by_module = ["--types", "shrunken.py:ShrunkenRidge"], ["--types", "shrunken:ShrunkenRidge"]
     verified = command(desk, "verify", "run", *by_file)
     assert (verified.returncode, verified.stderr) == (0, "")
-    assert "ShrunkenRidge, 30 tasks, 1 releases" in verified.stdout
+    assert "ShrunkenRidge, 30 tasks, 1 release\n" in verified.stdout
     replayed = command(desk, "replay", "run", "s0.csv", "--task-name", "s0", *by_module, "-o", "s0.json")
     assert (replayed.returncode, replayed.stderr) == (0, "")
     own = finished.private.ids.tolist().index("s0")
