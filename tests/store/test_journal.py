@@ -381,7 +381,7 @@ def test_an_edited_record_is_refused_and_what_is_whole_stays_readable(begun):
         with pytest.raises(BillboardError, match=r"edited|truncated in record 1"):
             run(PLAN, TASKS, journal=begun)
         assert (begun / "board").read_bytes() == edited
-        with pytest.raises(BillboardError, match=r"Billboard\.recover reads what is whole.*: [12] records?\b"):
+        with pytest.raises(BillboardError, match=r"recover reads what is whole.*: [12] records?\b"):
             Billboard.load(begun / "board")
         assert Billboard.recover(begun / "board").rounds == (1 if edited is edits["last hash"] else 0)
 
