@@ -135,9 +135,7 @@ def test_what_is_refused_is_not_charged():
         run_partition(PLAN, TASKS, PLACES | {"x": "town"}, ledger=ledger)
     with pytest.raises(PlanError, match=r"the plan's 30 tasks. Got 29"):
         partition_plans(PLAN, fewer)
-    with pytest.raises(
-        PlanError, match=r"Cluster 'country' has 10 tasks, too few for this plan: FixedSize"
-    ):
+    with pytest.raises(PlanError, match=r"Cluster 'country' has 10 tasks, too few for this plan: FixedSize"):
         run_partition(replace(PLAN, sampling=FixedSize(15)), TASKS, PLACES, ledger=ledger)
     with pytest.raises(InputError, match="random_state must be a whole number"):
         run_partition(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
