@@ -68,6 +68,36 @@ class Attends(nn.Module):
         return self.head(out.mean(dim=1))
 
 
+class LowRank(nn.Module):
+    """A frozen layer, and bare adapters of low rank beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 4).requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + F.linear(F.linear(x, self.down), self.up)
+
+
+class AdaptedBlock(nn.Module):
+    """Attention between frozen norms and layers, with adapters on its queries; its products are shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.key, self.out = nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.requires_grad_(False)
+        self.query, self.head = LowRank(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.norm(x)
+        query, key = (
+            part.unflatten(-1, (2, 2)).transpose(1, 2) for part in (self.query(seen), self.key(seen))
+        )
+        found = F.scaled_dot_product_attention(query, key, key).transpose(1, 2).flatten(2)
+        return self.head((x + self.out(F.gelu(found))).mean(dim=1))
+
+
 class Reaches(nn.Module):
     """Made of layers that could be swapped, but uses their parameters in its own way."""
 
@@ -192,11 +222,13 @@ NETWORKS = {
     ),
     "reaches in": (Reaches, (4,), False),
 }
+#: The same, of which a part is frozen.
+ADAPTED = {"adapters": (AdaptedBlock, (3, 4), True)}
 
 
 def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """Return a network of this list, started at a fixed place, and the shape of its inputs."""
-    make, shape, _ = NETWORKS[name]
+    """Return a network of these lists, started at a fixed place, and the shape of its inputs."""
+    make, shape, _ = (NETWORKS | ADAPTED)[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = make()
@@ -207,8 +239,8 @@ def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def inputs(name: str, *lead: int, seed: int = 0) -> Tensor:
-    """Return made-up inputs of a network of this list."""
-    shape, draw = NETWORKS[name][1], torch.Generator().manual_seed(seed)
+    """Return made-up inputs of a network of these lists."""
+    shape, draw = (NETWORKS | ADAPTED)[name][1], torch.Generator().manual_seed(seed)
     if name in ("words", "places"):
         return torch.randint(0, 5, (*lead, *shape), generator=draw)
     return torch.randn((*lead, *shape), generator=draw)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from networks import NETWORKS, build, inputs
+from networks import ADAPTED, NETWORKS, build, inputs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,10 +20,10 @@ from cloister.learners import EWC, Descent, Module
 from cloister.mechanisms import Gaussian
 from cloister.networks.layers import swap_layers
 from cloister.networks.network_losses import cross_entropy
-from cloister.networks.training import Trainer
+from cloister.networks.training import Precision, Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-EVERY = pytest.mark.parametrize("name", NETWORKS)
+EVERY = pytest.mark.parametrize("name", [*NETWORKS, *ADAPTED])
 GARBAGE = [np.nan, np.inf, -np.inf, 3e38, -1e30]
 CLIENTS, EACH, BAD = 4, 3, 2
 OTHERS = [k for k in range(CLIENTS) if k != BAD]
@@ -39,10 +39,10 @@ def outputs_and_slopes(trainer, params, x):
     return [out.detach()[OTHERS], *(slope[OTHERS] for slope in slopes)]
 
 
-def trainer_of(name, stacked):
+def trainer_of(name, stacked, bf16=False):
     net, _ = build(name)
-    trainer = Trainer(net, cross_entropy)
-    if not stacked or not NETWORKS[name][2]:
+    trainer = Trainer(net, cross_entropy, precision=Precision(bf16=bf16))
+    if not stacked or not (NETWORKS | ADAPTED)[name][2]:
         trainer.swapped = None
     draw = torch.Generator().manual_seed(1)
     start = trainer.start.expand(CLIENTS, -1)
@@ -50,9 +50,9 @@ def trainer_of(name, stacked):
 
 
 @EVERY
-@pytest.mark.parametrize("stacked", [True, False])
-def test_garbage_in_data_or_weights_stays_with_its_client(name, stacked):
-    trainer, params = trainer_of(name, stacked)
+@pytest.mark.parametrize(("stacked", "bf16"), [(True, False), (False, False), (True, True)])
+def test_garbage_in_data_or_weights_stays_with_its_client(name, stacked, bf16):
+    trainer, params = trainer_of(name, stacked, bf16)
     x = inputs(name, CLIENTS, EACH)
     clean = outputs_and_slopes(trainer, params, x)
     values = GARBAGE if x.is_floating_point() else [-1, 5, 10**9, -(2**62), 2**62]
