@@ -42,35 +42,24 @@ def keep_features(
 ) -> tuple[Network, Tasks]:
     """Return what is left to train, and tasks with features in place of rows; both as given without a body.
 
-    Whatever frozen layers are left must keep rows apart on the device.
+    Whatever frozen layers are left must keep rows apart on the device, and are refused before rows are seen.
 
     At most so many tasks run `together`, of one padded size: with 1, what a task's features are to the last
     bit follows from its own rows alone, and whether they are kept from the shape of a row. `each` is `map`,
     or computes several parts at once: then every part has a copy of the body to itself, which may remember.
     """
-    rest, rows = _features_kept(network, tasks, device, precision, together, each)
-    rest.for_rows(rows.X).keep_apart(rows.X, device)
-    return rest, rows
-
-
-def _features_kept(
-    network: Network,
-    tasks: Tasks,
-    device: torch.device,
-    precision: Precision,
-    together: int | None,
-    each: Callable[..., Iterator[Any]],
-) -> tuple[Network, Tasks]:
     known, most = network.for_rows(tasks.X), AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
     parts, like = known.split, known.features_like(tasks.X, device, most)
     rows = ROWS if together == 1 else len(tasks.X)
     if parts is None or like is None or rows * like[0].nbytes > MOST_BYTES:
+        known.keep_apart(tasks.X, device)
         return network, tasks
     frozen, rest = parts
     own = frozen if device.type == "cpu" else copy.deepcopy(frozen).to(device)
     body = swap_layers(own)  # frozen layers stay, and look up no absurd codes
     assert body is not None
     features = np.zeros((len(tasks.X), *like.shape[1:]), dtype=np.float32)
+    rest.keep_apart(features, device)
     spare, another = [body], copied(body)
 
     def computed(part: tuple[Integers, Array]) -> tuple[Array, Array]:
