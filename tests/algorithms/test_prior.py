@@ -36,7 +36,7 @@ from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.by_evidence import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS
-from cloister.learners.linear.regression import ASKED, LAMBDAS, NOISE_SCALES, OWN_LAMBDA_WEIGHTS, OWN_SCALES
+from cloister.learners.linear.regression import ASKED, LAMBDAS, NOISE_SCALES, OWN_LEVEL, OWN_SCALES
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.plan.algorithm import Budget
 from cloister.store.billboard import Billboard
@@ -100,7 +100,7 @@ def dense(X, y, candidates, level, scale):
             for j, s in enumerate(NOISE_SCALES):
                 # sigma^2 inverse-gamma(1/2, s/2): y is Student with one degree of freedom.
                 evidence = stats.multivariate_t(X @ c.mean, s * kernel, df=1).logpdf(y)
-                follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 1.5) * np.exp(scale)
+                follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 2.0) * np.exp(scale)
                 chance = math.log(follow[i] / follow.sum()) if c.shared else -math.log(len(LAMBDAS))
                 log_weight.append(evidence + math.log(c.weight) + chance + level[j])
                 variance = (s + rest @ np.linalg.solve(kernel, rest)) / (n + 1)
@@ -190,17 +190,17 @@ def test_own_priors_are_weighed_for_the_same_targets():
     Z = X[:, 1:] - X[:, 1:].mean(axis=0)
     spread, scale = Z.std(axis=0), y.std()
     own = []
-    for lam, weight in zip(OWN_LAMBDAS, OWN_LAMBDA_WEIGHTS, strict=True):
+    for lam in OWN_LAMBDAS:
         kernel = np.eye(12) + (Z / spread) @ (Z / spread).T / lam
-        for s, level in zip(OWN_SCALES, OWN_SCALES**0.25 / (OWN_SCALES**0.25).sum(), strict=True):
+        for s, level in zip(OWN_SCALES, OWN_LEVEL, strict=True):
             evidence = stats.multivariate_t(np.full(12, y.mean()), s * scale**2 * kernel, df=1).logpdf(y)
-            own.append(evidence + weight + math.log(level))
+            own.append(evidence + level - math.log(len(OWN_LAMBDAS)))
     own = np.logaddexp.reduce(own) - 0.5 * math.log(13)
     public = []
     for i, lam in enumerate(LAMBDAS):
         kernel = np.eye(12) + X @ X.T * 0.09 / lam
         for s in NOISE_SCALES:
-            follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 1.5)
+            follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 2.0)
             evidence = stats.multivariate_t(X @ shared[0].mean, s * kernel, df=1).logpdf(y)
             public.append(evidence + math.log(follow[i] / follow.sum() / len(NOISE_SCALES)))
     assert share == pytest.approx(1 / (1 + math.exp(own - np.logaddexp.reduce(public))), rel=1e-6)

@@ -100,7 +100,7 @@ class PopulationConstants:
 class CovarianceConstants:
     """What of a noisy covariance is signal."""
 
-    surprise: float = tuned(2.0, "deviations of a chi square above its mean")
+    surprise: float = derived(2.0, "deviations of a chi square above its mean: noise has more in 2.5 %")
     mix: float = tuned(0.01, "identity in a prior at least, and least eigenvalue of a raised one")
     mixes: tuple[float, ...] = tuned((0.003, 0.01, 0.03, 0.1, 0.3), "of a subspace that is told alone")
     thresholds: tuple[float, ...] = derived(
@@ -112,10 +112,7 @@ class CovarianceConstants:
 class WeightConstants:
     """What shared priors weigh before a task looks at its rows."""
 
-    heard: float = tuned(0.9, "all together, where nothing of the mean is noise")
-    noisy: float = tuned(0.4, "less of it where all is")
-    own_units: float = tuned(0.1, "part of the one in own units, for two classes")
-    by_class: float = tuned(0.4, "for several classes: of it in own units, and of relevant features, each")
+    by_class: float = tuned(0.4, "for classes: of the one in own units, and of relevant features")
     zero: float = tuned(0.2, "for several classes: of the one around zero")
     group: float = tuned(0.8, "part of the shared ones that goes to a group's mean", "groups")
     relevance: float = tuned(2 / 3, "share of the mean in a message with squares", "classes")
@@ -133,6 +130,7 @@ class PooledConstants:
     exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
     least: float = tuned(0.05, "least eigenvalue of moments, of their mean", "records, record-harm")
     signal: float = derived(0.01, "part of the noise's variance that is taken for signal at least")
+    noisy: float = tuned(0.4, "less weight where all of it is noise", "records, record-harm")
     unfound: float = derived(0.5, "deviation of targets that nobody looks for: half of their bounds' half")
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
@@ -167,7 +165,6 @@ class StackingConstants:
     blends: int = tuned(5, "blends that a task weighs, from none to all of the shared model", "family-harm")
     folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
     worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
-    followed: float = tuned(8.0, "rows up to which it is followed in full", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
     useless: float = derived(0.5, "error of a share that says nothing: as far as from the middle to an end")
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")

@@ -77,24 +77,22 @@ def estimated_share(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array(share_and_error(float(value[0]), total, noise))
 
 
-def log_prior(estimate: Floats, rows: Floats) -> Floats:
-    """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
+def log_prior(estimate: Floats) -> Floats:
+    """Return the log weights of blends before tasks look at their rows, one for each of `PARTS`.
 
     A beta distribution around the majority that said yes, the least that the answer allows: without one, next
-    to nothing. The more rows a task has, the less it needs the prior.
+    to nothing.
 
     Examples
     --------
-    >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0))).round(3).T.tolist()
-    [[0.998, 0.002, 0.0, 0.0, 0.0]]
-    >>> np.exp(log_prior(np.array([0.95, 0.02]), np.full(1, 5.0))).round(2).T.tolist()
-    [[0.0, 0.02, 0.1, 0.33, 0.55]]
+    >>> np.exp(log_prior(np.array(UNHEARD))).round(3).tolist()
+    [0.998, 0.002, 0.0, 0.0, 0.0]
+    >>> np.exp(log_prior(np.array([0.95, 0.02]))).round(2).tolist()
+    [0.0, 0.02, 0.1, 0.33, 0.55]
     """
     expected = min(max(2 * believed(0.0, estimate) - 1, STACKING.unheard), STACKING.surest)
     mass = np.diff(betainc(STACKING.worth * expected, STACKING.worth * (1 - expected), _ENDS))
-    with np.errstate(divide="ignore"):
-        fading = np.minimum(1.0, STACKING.followed / rows)
-    return np.asarray(np.log(np.maximum(mass, 1e-30))[:, None] * fading)
+    return np.asarray(np.log(np.maximum(mass, 1e-30)))
 
 
 #: The seed that folds are drawn with: public, as folds are no secret, so that `replay` needs no seed.
@@ -272,10 +270,10 @@ class ChooseAtHome(Around):
             errors = self._blend_errors(block, board, took_part)
         else:
             errors = known.T
-        own, *parts = log_prior(board["blend"], block.weight.sum(axis=1))
+        own, *parts = log_prior(board["blend"])
         shared = 1 + len(self.variants)
         prior = np.stack([own, *[part - math.log(shared) for part in parts] * shared])
-        posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior)
+        posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior[:, None])
         each = posterior[1:].reshape(shared, len(PARTS) - 1, -1)
         counts = (each * PARTS[1:, None]).sum(axis=1)
         shares = np.concatenate([counts, 1 - sum(counts)[None]])

@@ -73,7 +73,7 @@ class EvidenceLearner(BayesianLearner):
     #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
     widening = 1.0
     #: Usual variance of scores in own units, by all slopes together: few rows ask for less than there is.
-    usual = SCORE.usual
+    usual = 1.0
 
     @property
     def variance_weights(self) -> Floats:

@@ -117,7 +117,7 @@ class Classification(EvidenceLearner):
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
         block = by_class(home.rows, self.class_weight)
-        factor = math.sqrt(self._stretch) * loose_intercept(self.dim, SCORE.scale_level, self.intercept)
+        factor = math.sqrt(self._stretch) * loose_intercept(self.dim, SCORE.loose, self.intercept)
         X, scores = self._whiten(block, factor), self._scores(block, mean)
         fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
         return fit.log_evidence

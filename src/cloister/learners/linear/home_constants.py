@@ -20,8 +20,8 @@ class TrustConstants:
     few: int = tuned(4, "rows from which on a task has slopes of its own, and can compare priors", "harm")
     doubts: float = tuned(1.5, "errors of an answer that caution allows for, either way", "family-harm, harm")
     little: float = tuned(0.25, "part of shared slopes that few rows are asked about", "harm")
-    least: float = tuned(0.03, "weight of the own prior, or of the shared ones")
-    usual: float = tuned(0.9, "part of tasks that an answer of all tasks about noise and scale holds for")
+    least: float = tuned(0.03, "weight of the own prior, or of the shared ones, once tasks were asked")
+    usual: float = tuned(0.9, "part of tasks that are like the others, until they say otherwise")
     scale_sd: float = tuned(0.7, "deviation of the log of a usual scale between tasks, at least")
 
 
@@ -32,10 +32,7 @@ class NumberConstants:
     clip: float = tuned(0.5, "longest offset of weights that is told")
     ridge: float = tuned(0.05, "of the weights that are told")
     plain: float = tuned(0.05, "variance of weights around the mean, in noise variances over lambda")
-    slopes: float = tuned(0.01, "of slopes, in the prior in which levels vary more")
-    loose: float = tuned(100.0, "times more that levels vary in it")
     usual_lambda: float = derived(2.0, "noise variances: weights then vary by half of the prior's scale")
-    lambda_sd: float = tuned(1.5, "deviation of log lambda around that")
     lambdas: tuple[float, float, int] = tuned((1e-5, 1e2, 19), "grid that tasks are asked about: 3 to 18")
     asked: int = tuned(3, "first of it: who needs a smaller one finds out, and would speak loudest")
     narrow: float = tuned(0.3, "deviation of features, in half-widths, below which slopes are longer", "harm")
@@ -47,11 +44,9 @@ class NumberConstants:
     own_lambdas: tuple[float, float, int] = derived(
         (1e-3, 1e3, 13), "half decades from no ridge to no slope: rows count 1 each in own units"
     )
-    no_slope: float = tuned(0.05, "weight of a penalty that leaves no slope", "harm")
     own_noises: tuple[float, float, int] = derived(
         (1e-6, 1.0, 9), "from a thousandth of the targets' own deviation to all of it"
     )
-    own_power: float = tuned(0.25, "of the noise variance in its prior, with rows to spare", "harm")
     kept: float = tuned(0.75, "of degrees of freedom: choosing takes the rest", INTERVALS)
     without_rows: float = tuned(5.0, "degrees of freedom of a task without rows", INTERVALS)
     least_freedom: float = derived(3.0, "degrees of freedom with a variance, at least")
@@ -65,16 +60,14 @@ class ScoreConstants:
     clip: float = tuned(2.0, "longest offset of scores' weights that is told")
     clip_alike: float = tuned(1.0, "the same, where several classes are told alike", "classes")
     slopes: float = tuned(0.3, "variance of slopes of scores, in the prior in which levels vary more")
-    loose: float = tuned(30.0, "times more that levels of scores vary in it")
+    loose: float = tuned(30.0, "times more that levels vary in it, of numbers too")
     columns: float = tuned(
         4.0, "columns from which on scores of several classes have longer weights", "classes"
     )
     told: float = tuned(10.0, "prior variance of the offset that is told, for classes")
     level: float = derived(0.5, "deviation of an own level: worth one row, whose curvature is 1/4 at most")
-    usual: float = tuned(2.0, "variance of all slopes together in own units, for classes", "harm")
-    usual_sd: float = tuned(2.0, "deviation of its logarithm", "harm")
+    usual_sd: float = tuned(2.0, "deviation of logarithms of variances and of lambda", "harm")
     own_level: float = tuned(0.2, "variance of levels around the mean, in own units")
-    scale_level: float = tuned(3.0, "times more that levels vary where the scale is asked about")
     usual_count: float = tuned(0.2, "variance of all slopes together in own units, for counts", "outcomes")
     spreads: tuple[float, ...] = tuned(
         (1e-6, 0.002, 0.01, 0.04, 0.15, 0.5, 2.0), "grid of the variance beyond Poisson", "outcomes"

@@ -29,7 +29,7 @@ from cloister.learners.linear.few_rows import (
     too_few,
     with_level,
 )
-from cloister.learners.linear.home_constants import NUMBER, TRUST
+from cloister.learners.linear.home_constants import NUMBER, SCORE, TRUST
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.question import (
@@ -92,10 +92,9 @@ LAMBDAS = np.append(np.geomspace(NUMBER.exact, ASKED[0], NUMBER.asked + 1)[:-1],
 #: Grid of the noise variance's prior scale, for targets in [-1, 1]; tasks say of what is below their
 #: range that it is the lowest, and so the first is as likely as the second, whatever they say.
 NOISE_SCALES = np.append(NUMBER.exact, np.geomspace(*NUMBER.noise, NUMBER.noises))
-#: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
-_PENALTIES = NUMBER.own_lambdas[-1]
-OWN_LAMBDA_WEIGHTS = np.log([*[(1 - NUMBER.no_slope) / _PENALTIES] * _PENALTIES, NUMBER.no_slope])
+#: A task alone, in its own units: prior scales of the noise, and log weights: small ones are unlikely.
 OWN_SCALES = np.geomspace(*NUMBER.own_noises)
+OWN_LEVEL = np.log(OWN_SCALES / OWN_SCALES.sum())
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ class Regression(BayesianLearner):
     #: Ridge of the weights a task reports.
     ridge = NUMBER.ridge
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
-    prior_scales = (NUMBER.plain, NUMBER.slopes, NUMBER.plain)
+    prior_scales = (NUMBER.plain, NUMBER.plain, NUMBER.plain)
     #: Tasks often differ by their level alone.
-    loose = NUMBER.loose
+    loose = SCORE.loose
     #: At the usual lambda, twice the noise variance, weights vary around the mean by half of a prior's scale.
     widening = NUMBER.usual_lambda
     #: A prior around the mean in own units gains nothing: targets have been located.
@@ -370,7 +369,7 @@ def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
     over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
         over_lambda = normal_on_grid(
-            np.log(LAMBDAS), np.log(NUMBER.usual_lambda * NOISE_SCALES)[:, None, None], NUMBER.lambda_sd
+            np.log(LAMBDAS), np.log(NUMBER.usual_lambda * NOISE_SCALES)[:, None, None], SCORE.usual_sd
         )
         if "scale" in answers:  # what explains all tasks together
             free = math.log((1 - TRUST.usual) / len(answers["scale"]))
@@ -414,14 +413,15 @@ def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     """
     known = _known_level(answers)
     if known is None:
-        scales, level = OWN_SCALES, _own_level(rows)
+        scales, level = OWN_SCALES, OWN_LEVEL[:, None]
     else:
         usual, free = NOISE_SCALES[:, None] / rows.unit**2, np.tile(OWN_SCALES[:, None], len(rows.unit))
         scales = np.concatenate([usual, free])
         usual = np.tile(known[:, None] + math.log(TRUST.usual), len(rows.unit))
-        level = np.concatenate([usual, _own_level(rows) + math.log(1 - TRUST.usual)])
+        own = np.tile(OWN_LEVEL[:, None] + math.log(1 - TRUST.usual), len(rows.unit))
+        level = np.concatenate([usual, own])
     fit = rows.fit(scales)
-    joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
+    joint = fit.log_evidence + (level[:, :, None] - math.log(len(OWN_LAMBDAS)))
     joint[..., :-1] = np.where((rows.count < TRUST.few)[:, None], -np.inf, joint[..., :-1])
     worth = log_sum(joint.swapaxes(0, 1)) - rows.count * np.log(rows.unit)
     if rows.front is not None:
@@ -436,16 +436,6 @@ def _usual_lambdas(value: Floats, noise: float) -> Floats:
     square, freedom = max(float(value @ value), 1e-300), len(value) - 1
     significant = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
     return tempered((1 - freedom * noise**2 / square if significant else 0.0) * value, noise)
-
-
-def _own_level(rows: OwnRidge) -> Floats:
-    """Return the log weights of noise scales in own units: small ones are unlikely.
-
-    The more so where there are as many features as rows, so that any targets could be fitted exactly.
-    """
-    power = np.where(rows.count > rows.scale.shape[1] + 1, NUMBER.own_power, 1.0)
-    weights = power * np.log(OWN_SCALES)[:, None]
-    return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
 
 def _known_level(answers: Answers) -> Floats | None:
