@@ -5,7 +5,7 @@ A page names a table between two marks, and whatever stands between them is writ
     <!-- table: prior-accuracy -->
     <!-- end -->
 
-The name is that of a benchmark's record or of a paper's figure. ``NAME/TABLE`` is one of several tables that
+The name is that of a benchmark's record. ``NAME/TABLE`` is one of several tables that
 a benchmark prints, and ``NAME/figures`` its figures with their targets. ``NAME; ROW; ROW`` shows these rows
 alone, in this order, each named by its first cell, and ``NAME; first 6`` as many. Under a page's first table
 of a record stands what made it and, if that code has changed since, that it has.
@@ -64,9 +64,7 @@ def between(said: str, told: Container[str] = ()) -> str:
     name, _, part = which.partition("/")
     record = catalog.record(name)
     if record is None:
-        made = "papers run" if catalog.result_path(name).is_relative_to(ROOT / "papers") else "benchmarks"
-        keep = " --keep" * (made == "benchmarks")
-        raise FileNotFoundError(f"No record {name}: python -m {made} {name}{keep} makes it.")
+        raise FileNotFoundError(f"No record {name}: python -m benchmarks {name} --keep makes it.")
     rows = table(record, part or next(iter(record["tables"])), chosen)
     made = "" if name in told else f"\n{provenance(record, catalog.source(name))}\n"
     return f"{markdown(rows)}\n{made}"

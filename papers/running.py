@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +13,7 @@ from harness import catalog, records
 from harness.cells import Cells
 from harness.records import Record
 from harness.sources import ROOT
-from papers.figure import COLUMNS, Cell, Figure, Options, Skipped
+from papers.figure import COLUMNS, Figure, Options, Skipped
 from papers.pictures import picture
 
 BUILD = ROOT / "build" / "papers"
@@ -37,7 +36,8 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
     record = (
         records.provenance_fields(command, source, options.device)
         | kept.summary()
-        | described(figure, cells, data)
+        | {"name": figure.name, "data": data}
+        | {"seeds": len({cell["seed"] for cell in cells if "seed" in cell})}
     )
     # Results of data that only the user has, and of quick runs, are not for the repository.
     quick_run = options.quick or options.seeds
@@ -52,17 +52,6 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
     except ImportError as error:
         print(f"No picture: {error}. Install the extra tables.")
     return True
-
-
-def described(figure: Figure, cells: list[Cell], data: dict[str, Any]) -> Record:
-    """Return what a record says of a figure: its data, its seeds, and a table that another page has."""
-    elsewhere = getattr(figure.module, "elsewhere", None)
-    return {
-        "name": figure.name,
-        "data": data,
-        "seeds": len({cell["seed"] for cell in cells if "seed" in cell}),
-        "tables": {figure.name: [list(row) for row in elsewhere(data)]} if elsewhere else {},
-    }
 
 
 def show(figure: Figure, record: Record) -> None:

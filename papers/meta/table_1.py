@@ -75,13 +75,6 @@ NAMES = {
     "hands": "one task a hand",
 }
 
-IN_FULL = {
-    "drawn": "drawn, 50,000 of fifty images that they share",
-    "dealt": "dealt out, 5840 of five images, and copies of these",
-    "disjoint": "dealt out, 584 of fifty images",
-    "hands": "one task a hand, 1000 of five images, and copies of these",
-}
-
 
 def four_modules(seed: int) -> nn.Module:
     """Return the network of the paper, without batch normalisation."""
@@ -198,20 +191,6 @@ def table(data: Data) -> list[Row]:
             share = f", {100 * data[f'{key}, occupancy'][0]:.1f} % of tasks in one"
             found = cell(key) + share
             rows.append((f"two meta-models, {budget(epsilon)}", f"{PRINTED[2][epsilon]:.3f}", found, "", ""))
-    return rows
-
-
-def elsewhere(data: Data) -> list[tuple[str, ...]]:
-    """Return the table of docs/omniglot.md: a row a cut and budget."""
-    rows = [("tasks", "ε of a task", "accuracy", "more than without meta-learning", "seeds")]
-    rows.append(("no meta-learning", "0", say(data["alone"], ".3f"), "", str(data["alone, seeds"])))
-    for cut in CUT:
-        for epsilon in BUDGETS:
-            key = f"{cut}, ours, {budget(epsilon)}"
-            if key in data:
-                spent = "∞" if epsilon is None else f"{epsilon:g}"
-                gain = _gain(data, key) if f"{key}, gain" in data else ""
-                rows.append((IN_FULL[cut], spent, say(data[key], ".3f"), gain, str(data[f"{key}, seeds"])))
     return rows
 
 
