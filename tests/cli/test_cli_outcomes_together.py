@@ -72,6 +72,10 @@ def test_one_budget_a_folder_for_each_and_all_predictions_in_one_table() -> None
     assert wanted <= set(table)
     assert "age" in ok("summary", "run")
     ok("report", "run", "--public")
+    page = Path("run-public.html").read_text(encoding="utf-8")
+    assert "learned 2 outcomes together" in page
+    assert all(f'href="run-{name}-public.html"' in page for name in ("score", "passed"))
+    assert "is already there" in refused("report", "run", "--public")
     assert Path("run-score-public.html").is_file()
     assert Path("run-passed-public.html").is_file()
     assert set(cl.load("run").outcomes_) == {"score", "passed"}

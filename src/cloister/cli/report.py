@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,7 +78,7 @@ def report(
       cloister report exam-run --task 007
       cloister report exam-run --task elm.json -o elm.html
     """
-    from cloister.app.outcomes import has_outcomes, runs_in
+    from cloister.app.outcomes import has_outcomes
     from cloister.app.task_model import names_of_files
     from cloister.report import run_page as pages
     from cloister.report.html_page import load_template
@@ -88,12 +89,15 @@ def report(
                 f"{folder} has several outcomes, and a page for each. Leave {', '.join(said)} out, or name "
                 "the folder of one."
             )
-        for place in runs_in(folder).values():
-            words = [folder.resolve().name, place.name, "public" if public else "operator"]
-            kind = "-".join(words if task is None else [*words[:2], names_of_files(task)[0][:-5]])
-            options = public, task, data, skip, ledger, population
-            report(context, place, Path(f"{kind}.html"), *options, types=types, force=force)
-        return None
+        kind = "public" if public else "operator" if task is None else names_of_files(task)[0][:-5]
+
+        def one(place: Path, page: Path) -> PublicPart:
+            report(
+                context, place, page, public, task, data, skip, ledger, population, None, None, types, force
+            )
+            return _public_part(place, types)[1]
+
+        return _report_outcomes(folder, kind, one, task is None, force)
     if public and (said := given(context, "task", "data")):
         raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
     if skip and data is None:
@@ -121,6 +125,22 @@ def report(
         "task": "It is PRIVATE, for this task alone.",
     }
     return say(f"Wrote {page} ({page.stat().st_size / 1024:.0f} kB): open it in a browser.", whose[edition])
+
+
+def _report_outcomes(
+    folder: Path, kind: str, one: Callable[[Path, Path], PublicPart], together: bool, force: bool
+) -> None:
+    """Write a page for each outcome by `one` and, together, a page with all of them."""
+    from cloister.app.outcomes import promised_together, runs_in
+    from cloister.report.outcomes_page import write_outcomes
+
+    whole, told = folder.resolve().name, promised_together(folder)
+    page = absent(Path(f"{whole}-{kind}.html"), force) if together and told.holds else None
+    own = {name: Path(f"{whole}-{place.name}-{kind}.html") for name, place in runs_in(folder).items()}
+    written = {name: (one(place, own[name]), own[name]) for name, place in runs_in(folder).items()}
+    if page is not None:
+        write_outcomes(page, told, written)
+        say(f"Wrote {page}: all outcomes on one page, of public things alone.")
 
 
 def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None, PublicPart]:

@@ -158,7 +158,7 @@ def histogram(
     half = 20 if width > 500 else 12
     edges = np.linspace(-limit, limit, 2 * half + 1)
     counts, _ = np.histogram(np.clip(changes, -limit, limit), edges)
-    ticks = nice(0.0, float(counts.max()), 4)
+    ticks = nice(0.0, float(counts.max()), 4, whole=True)
     frame = Frame(width, height, (-limit, limit), (0.0, ticks[-1]), top=40)
     parts = frame.y_axis(ticks, ".0f", tasks)
     for count, left, right in zip(counts.tolist(), edges[:-1], edges[1:], strict=True):
@@ -185,11 +185,18 @@ def caption(x: float, y: float, text: str, kind: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(text)}</text>'
 
 
-def nice(low: float, high: float, count: int) -> list[float]:
-    """Return round numbers, evenly spaced, from at most `low` to at least `high`."""
-    raw = max(high - low, 1e-9) / count
+def nice(low: float, high: float, count: int, whole: bool = False) -> list[float]:
+    """Return round numbers, or whole ones, evenly spaced, from at most `low` to at least `high`.
+
+    Examples
+    --------
+    >>> nice(0.0, 9.0, 4), nice(0.0, 9.0, 4, whole=True)
+    ([0.0, 2.5, 5.0, 7.5, 10.0], [0.0, 5.0, 10.0])
+    """
+    raw = max(max(high - low, 1e-9) / count, 1.0 * whole)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9))
+    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    step = next(m * power for m in factors if m * power >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(step * i, 10) for i in range(first, last + 1)]
 

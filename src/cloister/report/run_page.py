@@ -142,11 +142,11 @@ class PublicPart:
         return {
             "headline": self._headline,
             "about": self._about,
-            "task": self._naming.task_noun,
-            "tasks": self._naming.plural,
-            "words": self._naming.words,
+            "task": self.naming.task_noun,
+            "tasks": self.naming.plural,
+            "words": self.naming.words,
             "guarantee": self.guarantee,
-            "statement": self.guarantee.statement.in_words(self._naming.words),
+            "statement": self.guarantee.statement.in_words(self.naming.words),
             "rate": percent(self.guarantee.detection()),
             "percent": percent,
             "by_chance": round(100 * FALSE_ALARMS),
@@ -204,7 +204,7 @@ class PublicPart:
 
     @property
     def _headline(self) -> str:
-        tasks, told = f"{self.plan.n_tasks:,} {self._naming.plural}", self.guarantee
+        tasks, told = f"{self.plan.n_tasks:,} {self.naming.plural}", self.guarantee
         if not self.plan.rounds:
             return f"{tasks} learned alone: nothing left any of them"
         if math.isinf(told.epsilon):
@@ -227,22 +227,23 @@ class PublicPart:
         what = "Number" if self.codebook.classes is None else "Class"
         counted = "" if over is None else f", counted over “{over.name}”"
         goal = f"{what} to predict: “{self.codebook.target.name}”{counted}, from {listed}."
-        return " ".join(filter(None, [goal, self._naming.explained]))
+        return " ".join(filter(None, [goal, self.naming.explained]))
 
     @property
     def _seen(self) -> list[tuple[object, ...]]:
         """What there is to see, and which of the parties sees it."""
-        rows = [(self._naming.words(what), *yes) for what, *yes in seen_under(self.plan)]
+        rows = [(self.naming.words(what), *yes) for what, *yes in seen_under(self.plan)]
         return [row[:3] + row[4:] for row in rows] if self.record.rows_together else rows
 
     @property
     def _parties(self) -> list[str]:
         together = ["the operator, who was the curator"]
         held = together if self.record.rows_together else ["who holds all rows, if one does", "the curator"]
-        return [self._naming.words("the task itself"), *held, self._naming.words("other tasks, everybody")]
+        return [self.naming.words("the task itself"), *held, self.naming.words("other tasks, everybody")]
 
     @property
-    def _naming(self) -> Naming:
+    def naming(self) -> Naming:
+        """What tasks and rows are called."""
         return Naming() if self.codebook is None else self.codebook.naming
 
     @property
@@ -310,7 +311,12 @@ def operator_page(
         When the page was made; now, by default.
     """
     return _render(
-        public, when, edition="operator", private=_of_all(run), gains=gains, **_gain_picture(gains)
+        public,
+        when,
+        edition="operator",
+        private=_of_all(run),
+        gains=gains,
+        **_gain_picture(gains, public.naming.plural),
     )
 
 
@@ -367,13 +373,13 @@ def _in_units(book: Codebook, weights: Floats) -> Floats:
     return np.stack([in_user_units(book, one)[0] for one in weights])
 
 
-def _gain_picture(gains: Gains | None) -> dict[str, Any]:
+def _gain_picture(gains: Gains | None, tasks: str) -> dict[str, Any]:
     if gains is None:
         return {}
     limit = max(float(np.quantile(np.abs(gains.changes), 0.97)), 1e-12)
     limit = math.ceil(limit / 10 ** math.floor(math.log10(limit))) * 10 ** math.floor(math.log10(limit))
     axis = "change of " + ("the error" if gains.error != "log-loss" else gains.error) + " by joining"
-    draw = [histogram(gains.changes, limit, *size, axis=axis) for size in (WIDE, NARROW)]
+    draw = [histogram(gains.changes, limit, *size, tasks, axis) for size in (WIDE, NARROW)]
     return {"gain_picture": draw}
 
 
