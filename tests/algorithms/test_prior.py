@@ -36,7 +36,7 @@ from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.by_evidence import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS
-from cloister.learners.linear.regression import ASKED, LAMBDAS, NOISE_SCALES, OWN_LEVEL, OWN_SCALES
+from cloister.learners.linear.regression import ASKED, LAMBDAS, NOISE_SCALES, OWN_SCALES
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.plan.algorithm import Budget
 from cloister.store.billboard import Billboard
@@ -192,9 +192,9 @@ def test_own_priors_are_weighed_for_the_same_targets():
     own = []
     for lam in OWN_LAMBDAS:
         kernel = np.eye(12) + (Z / spread) @ (Z / spread).T / lam
-        for s, level in zip(OWN_SCALES, OWN_LEVEL, strict=True):
+        for s, level in zip(OWN_SCALES, OWN_SCALES**0.25 / (OWN_SCALES**0.25).sum(), strict=True):
             evidence = stats.multivariate_t(np.full(12, y.mean()), s * scale**2 * kernel, df=1).logpdf(y)
-            own.append(evidence + level - math.log(len(OWN_LAMBDAS)))
+            own.append(evidence + math.log(level / len(OWN_LAMBDAS)))
     own = np.logaddexp.reduce(own) - 0.5 * math.log(13)
     public = []
     for i, lam in enumerate(LAMBDAS):

@@ -112,6 +112,7 @@ class CovarianceConstants:
 class WeightConstants:
     """What shared priors weigh before a task looks at its rows."""
 
+    noisy: float = tuned(0.4, "less weight where all of the mean is noise")
     by_class: float = tuned(0.4, "for classes: of the one in own units, and of relevant features")
     zero: float = tuned(0.2, "for several classes: of the one around zero")
     group: float = tuned(0.8, "part of the shared ones that goes to a group's mean", "groups")
@@ -130,7 +131,6 @@ class PooledConstants:
     exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
     least: float = tuned(0.05, "least eigenvalue of moments, of their mean", "records, record-harm")
     signal: float = derived(0.01, "part of the noise's variance that is taken for signal at least")
-    noisy: float = tuned(0.4, "less weight where all of it is noise", "records, record-harm")
     unfound: float = derived(0.5, "deviation of targets that nobody looks for: half of their bounds' half")
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"

@@ -259,10 +259,10 @@ def shared_candidates(
     """Return priors around the mean, and as many around it with a covariance, if one was heard.
 
     For classes two fifths of the weight are that of a prior around the mean in own units, which stands for
-    the isotropic one in public units. A tenth is left to the task's own prior. What tasks differ by is seen
-    from a noisy mean, so that its variance is added to all in public units, in every direction. Where neither
-    a mean nor a covariance stands out from the noise, nor targets were located so that zero is where they
-    are, tasks keep to themselves.
+    the isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
+    mean is noise; what tasks differ by is seen from a noisy mean, so that its variance is added to all in
+    public units, in every direction. Where neither a mean nor a covariance stands out from the noise, nor
+    targets were located so that zero is where they are, tasks keep to themselves.
     """
     if not (mean.any() or factors or located):
         return []
@@ -274,8 +274,8 @@ def shared_candidates(
     wider = learner.widening * float(board["variance"])
     around = [_widened(factor, wider) for factor in around]
     factors = [_widened(math.sqrt(full) * factor, wider) for factor in factors]
-    heard = 0.0 if located in (0, 1) else 1 - noise_share(learner, mean, board)
-    total = TRUST.usual
+    noise = noise_share(learner, mean, board)
+    heard, total = 0.0 if located in (0, 1) else 1 - noise, shared_weight(noise)
     shared = in_own_units(learner, mean, WEIGHTS.by_class * total)
     if shared:
         total -= shared[0].weight
@@ -304,6 +304,11 @@ def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> flo
     slopes = mean.reshape(-1, learner.dim)[:, int(learner.intercept and learner.dim > 1) :].ravel()
     square = float(slopes @ slopes)  # zero where it did not stand out: all of it is noise
     return min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
+
+
+def shared_weight(noise: float) -> float:
+    """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
+    return TRUST.usual - WEIGHTS.noisy * noise
 
 
 def in_own_units(learner: BayesianLearner, mean: Floats, weight: float) -> list[Candidate]:

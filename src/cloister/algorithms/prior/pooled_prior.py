@@ -18,6 +18,7 @@ import numpy as np
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.constants import POOLED, SEARCH
 from cloister.algorithms.histograms import LocateRecords
+from cloister.algorithms.prior.mean import shared_weight
 from cloister.algorithms.prior.pooled import LONGEST, Look, Place, contributions, posterior
 from cloister.algorithms.staged import Staged
 from cloister.algorithms.stages import Stage
@@ -30,7 +31,6 @@ from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
-from cloister.learners.linear.home_constants import TRUST
 from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
         explained = float((second * place.moments).sum())
         beforehand = float(np.trace(both * Place.before(size, variance).covariance))
         unsure = float(np.trace(both * place.covariance)) / max(beforehand, 1e-300)
-        total = POOLED.shared * (TRUST.usual - POOLED.noisy * min(1.0, unsure))
+        total = POOLED.shared * shared_weight(min(1.0, unsure))
         kinds = [(level, slope) for level in POOLED.levels for slope in POOLED.slopes]
         found = []
         for level, slope in kinds:

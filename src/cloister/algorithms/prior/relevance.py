@@ -14,6 +14,7 @@ from cloister.algorithms.prior.mean import (
     in_own_units,
     initial_mean,
     noise_share,
+    shared_weight,
     short_rounds,
     update_mean,
 )
@@ -26,7 +27,6 @@ from cloister.core.roster import Groups
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class
-from cloister.learners.linear.home_constants import TRUST
 
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
@@ -114,7 +114,7 @@ class FeatureRelevance(Structure):
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
         noise = noise_share(learner, mean, board)
-        half = WEIGHTS.by_class * TRUST.usual
+        half = WEIGHTS.by_class * shared_weight(noise)
         shared = [
             Candidate(WEIGHTS.zero, zero, factor, False),
             *in_own_units(learner, mean, half),

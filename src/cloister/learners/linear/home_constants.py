@@ -47,6 +47,7 @@ class NumberConstants:
     own_noises: tuple[float, float, int] = derived(
         (1e-6, 1.0, 9), "from a thousandth of the targets' own deviation to all of it"
     )
+    own_power: float = tuned(0.25, "of the noise variance in its prior, with rows to spare", "harm")
     kept: float = tuned(0.75, "of degrees of freedom: choosing takes the rest", INTERVALS)
     without_rows: float = tuned(5.0, "degrees of freedom of a task without rows", INTERVALS)
     least_freedom: float = derived(3.0, "degrees of freedom with a variance, at least")

@@ -92,9 +92,8 @@ LAMBDAS = np.append(np.geomspace(NUMBER.exact, ASKED[0], NUMBER.asked + 1)[:-1],
 #: Grid of the noise variance's prior scale, for targets in [-1, 1]; tasks say of what is below their
 #: range that it is the lowest, and so the first is as likely as the second, whatever they say.
 NOISE_SCALES = np.append(NUMBER.exact, np.geomspace(*NUMBER.noise, NUMBER.noises))
-#: A task alone, in its own units: prior scales of the noise, and log weights: small ones are unlikely.
+#: A task alone, in its own units: the noise variance's prior scales.
 OWN_SCALES = np.geomspace(*NUMBER.own_noises)
-OWN_LEVEL = np.log(OWN_SCALES / OWN_SCALES.sum())
 
 
 @dataclass(frozen=True)
@@ -413,13 +412,12 @@ def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     """
     known = _known_level(answers)
     if known is None:
-        scales, level = OWN_SCALES, OWN_LEVEL[:, None]
+        scales, level = OWN_SCALES, _own_level(rows)
     else:
         usual, free = NOISE_SCALES[:, None] / rows.unit**2, np.tile(OWN_SCALES[:, None], len(rows.unit))
         scales = np.concatenate([usual, free])
         usual = np.tile(known[:, None] + math.log(TRUST.usual), len(rows.unit))
-        own = np.tile(OWN_LEVEL[:, None] + math.log(1 - TRUST.usual), len(rows.unit))
-        level = np.concatenate([usual, own])
+        level = np.concatenate([usual, _own_level(rows) + math.log(1 - TRUST.usual)])
     fit = rows.fit(scales)
     joint = fit.log_evidence + (level[:, :, None] - math.log(len(OWN_LAMBDAS)))
     joint[..., :-1] = np.where((rows.count < TRUST.few)[:, None], -np.inf, joint[..., :-1])
@@ -436,6 +434,16 @@ def _usual_lambdas(value: Floats, noise: float) -> Floats:
     square, freedom = max(float(value @ value), 1e-300), len(value) - 1
     significant = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
     return tempered((1 - freedom * noise**2 / square if significant else 0.0) * value, noise)
+
+
+def _own_level(rows: OwnRidge) -> Floats:
+    """Return the log weights of noise scales in own units: small ones are unlikely.
+
+    The more so where there are as many features as rows, so that any targets could be fitted exactly.
+    """
+    power = np.where(rows.count > rows.scale.shape[1] + 1, NUMBER.own_power, 1.0)
+    weights = power * np.log(OWN_SCALES)[:, None]
+    return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
 
 def _known_level(answers: Answers) -> Floats | None:
