@@ -123,6 +123,9 @@ def test_who_is_protected(work: Path) -> None:
     assert "Give a larger public bound, --unit record=N." in few
     for word in ("record", "person=400:3"):
         assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", word).stderr.split())
+    assert "The page plans for tasks" in " ".join(
+        cloister(*PLAN, "--web", "--unit", "record=400").stderr.split()
+    )
     by_record = json.loads(ok(*PLAN, "--unit", "record=400", "--json"))
     assert by_record["verdict"] is None
     assert by_record["forecast"].keys() == {"heard", "calibrated"}
