@@ -7,6 +7,7 @@ import inspect
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from harness import catalog, records
 from harness.pages import markdown
@@ -29,15 +30,22 @@ def page(figure: Figure, record: Record) -> str:
     module, data = figure.module, record["data"]
     parts = [
         f"# {figure.title}",
-        f"*{figure.verdict(data).capitalize()}.* {module.finding(data)}",
+        wrapped(f"*{figure.verdict(data).capitalize()}.* {module.finding(data)}"),
         f"![{figure.title.partition(':')[0]}]({figure.name}.svg)",
         markdown([CLAIMED, *(row(claim) for claim in figure.claims(data))]),
-        f"**Not covered:** {module.NOT_COVERED}",
-        figure.text,
+        wrapped(f"**Not covered:** {module.NOT_COVERED}"),
+        wrapped(figure.text),
         f"[All numbers]({figure.name}.csv); [what the columns mean](README.md). "
         + records.provenance(record, catalog.source(figure.name)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def wrapped(text: str) -> str:
+    """Return paragraphs in lines of 100 columns."""
+    return "\n\n".join(
+        fill(part, 100, break_long_words=False, break_on_hyphens=False) for part in text.split("\n\n")
+    )
 
 
 def row(claim: Claim) -> tuple[str, str, str, str]:
@@ -104,7 +112,12 @@ def index(figures: list[Figure]) -> str:
         mine = [figure for figure in figures if figure.paper == paper]
         if mine:
             title, _, reference = (inspect.getdoc(package) or paper).partition("\n\n")
-            lines += [f"## {title.rstrip('.')}\n", f"{' '.join(reference.split())}\n", at_a_glance(mine), ""]
+            lines += [
+                f"## {title.rstrip('.')}\n",
+                f"{wrapped(' '.join(reference.split()))}\n",
+                at_a_glance(mine),
+                "",
+            ]
     return "\n".join(lines)
 
 

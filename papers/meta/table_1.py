@@ -4,15 +4,14 @@
 other 162; a seed draws tasks, episodes, the network's start and the noise, and leaves the characters.
 "Ours" is a network of 20,037 parameters, trained by our settings; "its method" is the paper's network of
 four modules (64 filters of 3 by 3 in steps of two, 113,000 parameters; group normalisation where it has
-batch normalisation, which would let one row reach all others) by the same settings; two meta-models are
-of our network. The paper's own training, 20,000 rounds of 25 tasks, was not run.
+batch normalisation, which would let one row reach all others) by the same settings; two meta-models are of
+our network.
 
 The price is that of hidden Poisson sampling, relation zero-out, δ = 1e-5, for a task as if its images were
 nobody else's. "With the true guarantee" are tasks cut so that no image is in two: dealt out by fifties, ten
 images of a character (584 tasks), or by fives, one image of a character (5840 tasks; in both an image is
 protected), and one task a hand (1000 tasks of five; all drawings of one alphabet by one person are). Tasks
-of five make ten of every image at home, bent a little. How settings were chosen, and what a first choice
-for tasks of five had, is told in [few-shot learning](../omniglot.md#measured).
+of five make ten of every image at home, bent a little. [How settings were chosen](../omniglot.md#measured).
 """
 
 from __future__ import annotations

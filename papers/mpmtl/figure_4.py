@@ -2,8 +2,8 @@
 
 Low-rank simulation, Algorithm 2, ε = 0.1. Budgets of round t go like t^α in (a), and like Q^-t in (b),
 where losses are strongly convex; Q is given by its exponent to the base Q₀ = 1 - √(μ/L) = 0.9684. Scores
-are on fresh rows; the paper has five folds. Alone are the same steps without sharing. The picture shows
-gains over them on the same draws. Ridge regression does better (Figure 6).
+are on fresh rows. Alone are the same steps without sharing. The picture shows gains over them on the same
+draws. Ridge regression does better (Figure 6).
 """
 
 from __future__ import annotations

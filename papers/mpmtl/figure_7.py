@@ -2,8 +2,7 @@
 
 The data of Figure 6. DP-MTRL (Gupta and others) and DP-AGGR (Pathak and others) protect one row; a task of
 30 rows is protected as a group, with a row's budget of ε/30 (Proposition 3). Read as it stands, DP-MTRL's
-noise leaves nothing (nMSE 1). *As quiet as printed* is the reading near the printed ratio (Figure 5); it
-guarantees nothing to a task.
+noise leaves nothing (nMSE 1). *As quiet as printed* (Figure 5) guarantees nothing to a task.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Figure 8: error of the first 20 tasks against the number of tasks that train together.
 
-Low-rank simulation, Algorithm 2, ε = 0.1; λ goes with the root of the number of tasks, as the trace norm
-does. Alone are the same steps without sharing; ridge regression does better (Figure 6).
+Low-rank simulation, Algorithm 2, ε = 0.1. Alone are the same steps without sharing; ridge regression does
+better (Figure 6).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The table bounds the distance from the optimum by powers of d log d / (√m ε) for low rank and of log d / (m
 ε) for common features, where ε stands for ε' = ε / √(log(e + ε/√(2δ)) + 2ε), nearly √ε here. So slopes are
 in log ε' and in log m, on the problems of Figure 6 (m = 320, ε from 30 to 3000; ε = 100, m from 80 to 640).
-They say whether errors fall as the bound does, not whether it holds. The error is f(W) - f(W*); with strong
-convexity and no acceleration the distance of the weights. Rounds (1, 4, 16, 64; 256 without strong
-convexity) and the public shift are the best in hindsight; δ = 1/(m log m).
+They do not say whether the bound holds. The error is f(W) - f(W*); with strong convexity and no
+acceleration the distance of the weights. Rounds (1, 4, 16, 64; 256 without strong convexity) and the public
+shift are the best in hindsight; δ = 1/(m log m).
 """
 
 from __future__ import annotations

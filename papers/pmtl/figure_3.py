@@ -4,12 +4,11 @@ Mean test accuracy over writers. "Its method" are private MTL, FedAvg and FedPro
 paper's accounting asks for: half of the tasks in a round and nobody knows which, a neighbour is a silent
 task, δ = 1/m. MTL tells increments, divided by the tasks in a round, as printed; beside it is what offsets,
 whose limit is right, have at that price. "With the true guarantee" tasks tell offsets, everyone in every
-round, by the paper's own definition: a neighbour has any other data, and all other tasks see everything; δ is
-the library's default. "Ours" is FedAvg, tuned at home near the public model; heads on a public body do better
-still (`python -m benchmarks frozen-accuracy`). Rounds, steps and rates are the same for all and at every
-budget; the clip is 0.4 min(1, ε). The paper picks clip, noise and rounds for each budget by validation
-accuracy, and does not pay for that. A task trains in the rounds that it is in: in half of them by the paper's
-method, in all by the others. FEMNIST's images are shown white on black, as MNIST's are.
+round, by the paper's own definition: a neighbour has any other data, and all other tasks see everything; δ
+is the library's default. "Ours" is FedAvg, tuned at home near the public model; heads on a public body do
+better still (`python -m benchmarks frozen-accuracy`). Rounds, steps and rates are the same for all and at
+every budget; the clip is 0.4 min(1, ε). The paper picks them by validation accuracy, unpaid. A task trains
+in the rounds that it is in: in half of them by the paper's method, in all by the others.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Mean test accuracy over writers, each way of tuning from the board of one run, free of charge: twenty steps
 at home, held near the public model by a quadratic (λ = 0.1), a symmetrised Kullback-Leibler divergence or
 elastic weight consolidation, or not at all. Prices are those of Figure 3, and private MTL of "its method"
-tells increments, divided by the tasks in a round, as printed. The paper's numbers are for training data of
-FEMNIST that are not published.
+tells increments, divided by the tasks in a round, as printed.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Regressions through networks of four hidden units (20 rows in 5 dimensions, 29 parameters), λ = 0.1, one
 gradient step a round, everyone in every round. Shown is the mean over rounds and tasks of the squared
-gradient of f_k at the task's own model, which is what the theorem bounds. At a fixed ε the noise of a round
-grows with the number of rounds. "With the true guarantee" is the paper's definition at δ = 1/m. With q of m
-tasks in a round (200 tasks, 30 rounds) increments are divided by q, as printed, with the noise of hidden
-samples that the paper's accounting asks for; offsets are priced for coins that others know.
+gradient of f_k at the task's own model, which is what the theorem bounds. "With the true guarantee" is the
+paper's definition at δ = 1/m. With q of m tasks in a round (200 tasks, 30 rounds) increments are divided by
+q, as printed, with the noise of hidden samples that the paper's accounting asks for; offsets are priced for
+coins that others know.
 """
 
 from __future__ import annotations
