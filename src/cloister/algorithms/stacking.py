@@ -368,7 +368,7 @@ class ComparedRounds(RoundsOf):
 
 @dataclass(frozen=True, eq=False)
 class AskParts(Stage):
-    """One round: which part of the shared model tasks rely on."""
+    """One round: whether a little of the shared model is better than none."""
 
     choice: ChooseAtHome
     most: float
