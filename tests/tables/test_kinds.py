@@ -323,7 +323,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(spec: str) -> None:
 
 
 def test_targets_and_interactions_that_cannot_be() -> None:
-    with pytest.raises(InputError, match=r"must have bounds .* nothing else\. Got transform"):
+    with pytest.raises(InputError, match=r"but a kind\. Got transform\. Of amounts .* kind = .positive"):
         Codebook.from_mapping({"a": (0, 1), "y": {"bounds": (1, 9), "transform": "log"}}, ["a"])
     with pytest.raises(InputError, match=r"nothing else\. Got dates"):
         Codebook.from_mapping({"a": (0, 1), "y": (START, END)}, ["a"])

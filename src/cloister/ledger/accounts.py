@@ -86,7 +86,8 @@ class Balance:
 
     def budget_of(self, group: int) -> float:
         """Epsilon of the whole budget for the owner of `group` tasks."""
-        return self._epsilon(self.account.mu**2, self._checked(group))
+        tasks = self._checked(group)
+        return self.account.epsilon if tasks == 1 else self._epsilon(self.account.mu**2, tasks)
 
     def next(
         self, plan: str, cost: Cost, run: str, doubts: tuple[Caveat, ...] = (), adversary: str = ""

@@ -58,6 +58,17 @@ _HINTS = {
 }
 
 
+#: What to write instead of what a target cannot have.
+_OF_TARGETS = {
+    "family": 'Of counts write kind = "count".',
+    "exposure": 'Write kind = "count" too.',
+    "ordinal": 'Of classes in order write kind = "ordered".',
+    "transform": 'Of amounts whose logarithm is to be predicted write kind = "positive".',
+    "missing": "Leave rows without a target out: --skip-missing-targets.",
+    "empty": "Write empty at the top, for all columns.",
+}
+
+
 def template(columns: Mapping[str, Kind], task: str | None, *targets: str) -> str:
     """TOML text to fill in: column names and kinds, and no value from the data."""
     lines = [_HEAD] + ([] if task is None else [tomli_w.dumps({"task": task})])
@@ -147,6 +158,14 @@ def as_target(part: Feature) -> Target:
 def target_from_entry(name: str, found: Any, source: str, classes: str = "classes") -> Target:
     """Read the keys of the target; ``kind`` says what it is beside a plain number or classes."""
     if not isinstance(found, Mapping) or "kind" not in found:
+        plain = ("name", "bounds", classes, *SPELLINGS)
+        more = [key for key in found if key not in plain] if isinstance(found, Mapping) else []
+        require(
+            not more,
+            f"the target {name!r} in {source} must have bounds of numbers or {classes}, which may have "
+            f"{' and '.join(SPELLINGS)}, and nothing else but a kind. Got {', '.join(more)}. "
+            f"{_OF_TARGETS.get(more[0] if more else '', 'Remove or respell it.')}",
+        )
         return as_target(from_entry(name, found, classes, source))
     kind = KINDS.get(str(found["kind"]))
     keys = {key: value for key, value in found.items() if key not in ("name", "kind")}
@@ -167,7 +186,7 @@ def target_from_entry(name: str, found: Any, source: str, classes: str = "classe
 
 def target_from_spec(name: str, spec: Any) -> Target:
     """Read a mapping's value for the target, as `from_spec`."""
-    if isinstance(spec, Mapping) and "kind" in spec:
+    if isinstance(spec, Mapping):
         return target_from_entry(name, spec, "bounds", "levels")
     return as_target(from_spec(name, spec))
 
