@@ -479,10 +479,8 @@ class Plan:
         )
         listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
         told = [head, listed, str(self.guarantee), self.not_compared, str(self.forecast())]
-        if self.algorithm.network is not None and self.relative_noise:
-            told.append(
-                f"The noise in a round's mean is {self.relative_noise:.2g} times as long as the clip."
-            )
+        if self.algorithm.network is not None and (noise := self.relative_noise):
+            told.append(f"The noise in a round's mean is {noise:.2g} times as long as the clip.")
         return "\n\n".join(filter(None, told))
 
 
