@@ -53,7 +53,7 @@ def test_a_task_gets_its_model_again_from_the_board(old, name):
         json.loads(path.read_text()) for path in (old / "again.json", old / name / "models" / "s3.json")
     )
     assert again["columns"] == kept["columns"]
-    # What is posted stays. What a task makes of it at home has been improved since: few rows, answers of tasks.
+    # What is posted stays. What a task makes of it at home has been improved since: few rows, answers.
     for key in ("coef", "intercept"):
         np.testing.assert_allclose(again[key], kept[key], rtol=0.05, atol=1e-9)
 
