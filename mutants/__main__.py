@@ -65,7 +65,7 @@ from typing import Any
 from mutants.places import Change, NoPlaceError
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "tests", "docs", "README.md", "pyproject.toml", "conftest.py")
+COPIED = ("src", "tests", "docs", "mutants", "README.md", "pyproject.toml", "conftest.py")
 OPERATORS = {"drop", "test", "operator", "constant", "argument", "use", "value", "returns"}
 #: Seconds after which tests are said to have noticed: they never end.
 PATIENCE = 300
