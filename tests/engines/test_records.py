@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from cloister.engines.workers import check_whole
 from cloister.errors import AlgorithmError, InputError, PlanError, PrivateDataError
 from cloister.learners import Regression
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz
+from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.trust import Trust
 from cloister.report.run_page import PublicPart, public_page
 from cloister.sampling import Poisson
@@ -217,6 +219,10 @@ def test_an_account_of_records_holds_runs_by_task_under_replace(tmp_path):
     alone = Ledger(2.0, 1e-6)
     alone.charge(by_task.fingerprint, by_task.cost)
     assert ledger.balance.squares == pytest.approx(plan.guarantee.mu**2 + alone.balance.squares)
+    charged = replace(by_task.guarantee, all_runs=ledger.balance.all_runs)
+    assert "a test of one record, and not of a task as a whole, detects" in str(charged)
+    assert Guarantee.from_dict(json.loads(charged.to_json())) == charged
+    assert "unit" not in alone.balance.all_runs.to_dict()  # as in files of earlier versions
     silent = Ledger(2.0, 1e-6, relation="zero_out", unit="record")
     with pytest.raises(PlanError, match="Got a price for each task"):
         silent.charge(by_task.fingerprint, by_task.cost_under("zero_out"))

@@ -80,3 +80,22 @@ def test_what_is_no_name_or_word_is_refused(keys: dict[str, object], sentence: s
 )
 def test_words_are_counted(noun: str, two: str) -> None:
     assert (Naming(task_noun=noun).tasks(1), Naming(task_noun=noun).tasks(2)) == (f"1 {noun}", f"2 {two}")
+
+
+PROMISE = "each of the 9 tasks, with all its rows. A person whose rows are in one task only; a record of it"
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [("person", "row"), ("Records", "visit"), ("row", "row"), ("clinic", "clinic"), ("clinic", "a, b"),
+     ("clinic and everybody in it", "row"), ("group", "row"), ("clinic; nothing", "row"), ("nobody else", "row")],
+)  # fmt: skip
+def test_no_name_changes_whom_a_guarantee_is_for(task: str, row: str) -> None:
+    assert Naming((), task, row).words(PROMISE) == PROMISE
+
+
+def test_a_guarantee_takes_up_words_but_not_in_the_name_of_an_account() -> None:
+    told = Naming((), "care home", "record").words(PROMISE)
+    assert told == PROMISE.replace("task", "care home").replace("its rows", "its records")
+    for name in ("a task", "O'Hara's tasks"):
+        assert NAMING.words(f"a task, to the account of {name!r}") == f"a clinic, to the account of {name!r}"

@@ -120,9 +120,11 @@ def _fits(roster: bytes) -> Iterator[int]:
 def what_adds_up(ledger: Ledger | None, guarantee: Guarantee, ids: Array) -> str:
     """Return what to say if the tasks of a private fit have been in one before."""
     if ledger is not None and len(ledger.history) > 1:
+        unit = ledger.balance.account.unit
         return (
             f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
-            f"{rounded_up(ledger.spent, 3)} of {ledger.epsilon:g} at delta = {ledger.delta:g}."
+            f"{rounded_up(ledger.spent, 3)} of {ledger.epsilon:g} at delta = {ledger.delta:g}"
+            f"{'' if unit == 'task' else f', for each {unit}'}."
         )
     if ledger is not None or not guarantee.holds or guarantee.epsilon == 0:
         return ""

@@ -71,7 +71,7 @@ class Balance:
         relation: RelationName = account.relation.value
         promised = account.population, len(self.charges), relation, spent, account.mu, doubts
         whom = _whom(self.charges[0].adversary) if self.charges else None  # `next` refuses another
-        return AllRuns(*promised, whom)
+        return AllRuns(*promised, whom, account.unit)
 
     @property
     def _what_fits(self) -> str:
@@ -107,12 +107,13 @@ class Balance:
                         f"{doubt}. Go on as it was begun, or give it a key of its own."
                     )
                 return charge
-        after = self.squares + exposure(cost) ** 2
-        if not after <= self.account.mu**2 * (1 + _TOLERANCE):
+        account, after = self.account, self.squares + exposure(cost) ** 2
+        if not after <= account.mu**2 * (1 + _TOLERANCE):
             raise BudgetError(
-                f"This run would bring these tasks to epsilon = {rounded_up(self._epsilon(after), 3)} in "
-                f"all; the budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
-                f"{rounded_up(self.spent_by(1), 3)} is spent. {self._what_fits} Nothing has left any task."
+                f"This run would bring these {account.unit}s to epsilon = "
+                f"{rounded_up(self._epsilon(after), 3)} in all; the budget is {account.epsilon:g} at delta = "
+                f"{account.delta:g}, and {rounded_up(self.spent_by(1), 3)} is spent. {self._what_fits} "
+                "Nothing has left any task."
             )
         return Charge.after(self.head, len(self.charges), plan, run, cost, doubts, adversary)
 

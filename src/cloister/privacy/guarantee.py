@@ -45,6 +45,8 @@ class AllRuns:
         Those of all charges.
     adversary : str, optional
         Against whom all its runs are priced; None if no run was charged, or a file does not say.
+    unit : {"task", "record", "person"}
+        Whose account: all of this is said of one of these, also where a run of it protects whole tasks.
 
     References
     ----------
@@ -64,9 +66,12 @@ class AllRuns:
     budget: float
     doubts: tuple[Caveat, ...] = ()
     adversary: str | None = None
+    unit: UnitName = "task"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "doubts", tuple(self.doubts))
+        if self.unit not in get_args(UnitName):
+            raise InputError(f"unit must be one of {', '.join(get_args(UnitName))}. Got {self.unit!r}.")
         if not (0 <= self.spent <= self.budget * (1 + 1e-6)):
             raise InputError(f"What is spent must be within the budget. Got {self.spent!r}, {self.budget!r}.")
 
@@ -99,15 +104,18 @@ class AllRuns:
         last_bit = "; this is not proven to the last bit, because of one of them " if self.unproven else ""
         last_bit += "; ".join(self.unproven)
         whom = self.adversary or "those whom its runs are priced against"
+        of_one = "" if self.unit == "task" else f" of one {self.unit}, and not of a task as a whole,"
         return (
             f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation} and "
-            f"against {whom}, a test detects at most {so_far} of cases if none was chosen by what another "
-            f"showed, and at most {percent(self.detection())} over all runs that will ever be charged to it, "
-            f"however they are chosen (with 5 % false alarms){last_bit}"
+            f"against {whom}, a test{of_one} detects at most {so_far} of cases if none was chosen by what "
+            f"another showed, and at most {percent(self.detection())} over all runs that will ever be "
+            f"charged to it, however they are chosen (with 5 % false alarms){last_bit}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"doubts": [doubt.to_dict() for doubt in self.doubts]}
+        """Return it for JSON; accounts of tasks are as in files that did not say the unit yet."""
+        found = asdict(self) | {"doubts": [doubt.to_dict() for doubt in self.doubts]}
+        return {name: value for name, value in found.items() if (name, value) != ("unit", "task")}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AllRuns:

@@ -14,7 +14,12 @@ from cloister.tables.feature import require
 from cloister.tables.look_alikes import did_you_mean
 
 _NAMED = 5
-_TASK = re.compile(r"the account of '[^']*'|(?P<article>\b[Aa] )?\b(?P<task>[Tt]asks?)\b")
+_TASK = re.compile(r"""the account of (?:'[^']*'|"[^"]*")|(?P<article>\b[Aa] )?\b(?P<task>[Tt]asks?)\b""")
+#: Whom guarantees speak of beside tasks: one that is called so would change whom they promise what.
+_TAKEN = {"anybody", "anyone", "curator", "everybody", "everyone", "group", "nobody", "operator", "other"}
+_TAKEN |= {"people", "person", "public", "record", "row", "run", "task"}
+#: One word or two.
+_PLAIN = re.compile(r"[^\W\d_]+([ -][^\W\d_]+)?")
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,17 @@ class Naming:
         return counted(count, self.row_noun)
 
     def words(self, text: str) -> str:
-        """Return a sentence about tasks in the words for them; what an account is called stays."""
+        """Return a sentence about tasks in the words for them; what an account is called stays.
+
+        So nobody changes a promise by a name: it keeps its own words where a task is called as somebody else
+        is there, or as a row, and where there are more words than two.
+        """
+        if self.task_noun == self.row_noun or not all(map(_PLAIN.fullmatch, (self.task_noun, self.row_noun))):
+            return text
         if self.task_noun != Naming.task_noun:
+            called = re.split("[ -]", self.task_noun.casefold())
+            if {*called, *(word.removesuffix("s") for word in called)} & _TAKEN:
+                return text
             text = _TASK.sub(self._named, text)
         return text.replace("all its rows", f"all its {plural(self.row_noun)}")
 
