@@ -195,6 +195,24 @@ def test_a_task_takes_its_own_records_out_of_the_sums():
     assert not np.allclose(PRIOR.place(board, own[0]).mean, PRIOR.place(board, own[1]).mean)
 
 
+def test_a_newcomer_takes_nothing_out_of_the_sums():
+    """Its model is the one of a plan in which nobody does; a task of the run has another."""
+    tasks, new = institutions(3, 40)[0], institutions(3, 40, 9)[0].select([0])
+    found = []
+    for prior in (PRIOR, replace(PRIOR, leave_own=False)):
+        plan = replace(plan_of(tasks, NoNoise()), algorithm=prior)
+        found.append((plan, cl.run(plan, tasks).board))
+    (plan, board), (other, same) = found
+    assert np.array_equal(board.releases[-1].value, same.releases[-1].value)
+    joined, left_in, as_member = (
+        cl.adapt(plan, board, new),
+        cl.replay(other, same, new),
+        cl.replay(plan, board, new),
+    )
+    assert np.array_equal(joined["coef"], left_in["coef"])
+    assert not np.allclose(joined["coef"], as_member["coef"])
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e200])
 def test_rows_that_are_no_data_spoil_no_model(odd):

@@ -88,7 +88,8 @@ PROMISE = "each of the 9 tasks, with all its rows. A person whose rows are in on
 @pytest.mark.parametrize(
     ("task", "row"),
     [("person", "row"), ("Records", "visit"), ("row", "row"), ("clinic", "clinic"), ("clinic", "a, b"),
-     ("clinic and everybody in it", "row"), ("group", "row"), ("clinic; nothing", "row"), ("nobody else", "row")],
+     ("clinic and everybody in it", "row"), ("group", "row"), ("clinic; nothing", "row"),
+     ("nobody else", "row")],
 )  # fmt: skip
 def test_no_name_changes_whom_a_guarantee_is_for(task: str, row: str) -> None:
     assert Naming((), task, row).words(PROMISE) == PROMISE

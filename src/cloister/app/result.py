@@ -26,7 +26,7 @@ from cloister.core.document import check_format, type_id
 from cloister.core.errors import InputError, check_one_owner
 from cloister.core.roster import task_name
 from cloister.core.tasks import Tasks
-from cloister.engines.run import Run
+from cloister.engines.run import Run, adapt
 from cloister.engines.run import replay as replay_tasks
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -250,7 +250,7 @@ class TableRun:
         *,
         task: object = "new",
         column: str | int | None = None,
-        compute: Callable[[Plan, Billboard, Tasks], States] = replay_tasks,
+        compute: Callable[[Plan, Billboard, Tasks], States] | None = None,
     ) -> TaskModel:
         """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent.
 
@@ -274,10 +274,15 @@ class TableRun:
         return own if own.groups is not None or label is None else replace(own, groups=np.array([label]))
 
     def model_of(
-        self, own: Tasks, task: object, compute: Callable[[Plan, Billboard, Tasks], States] = replay_tasks
+        self, own: Tasks, task: object, compute: Callable[[Plan, Billboard, Tasks], States] | None = None
     ) -> TaskModel:
-        """Return the model that one task computes at home from its encoded rows."""
-        models = compute(self.plan, self.board, own)
+        """Return the model that one task computes at home from its encoded rows.
+
+        By default it joins late if others are known to have been in the run, and it is not.
+        """
+        there = {*map(str, self.ids.tolist()), *self.codebook.naming.roster}
+        late = bool(there) and str(task) not in there
+        models = (compute or (adapt if late else replay_tasks))(self.plan, self.board, own)
         model = {name: array[0] for name, array in models.items()}
         group = None if own.groups is None else str(own.groups[0])
         return TaskModel.of(str(task), self.codebook, model, self.findings.priors.get(group))

@@ -389,11 +389,26 @@ def replay(
     engine : Local or Batched
         Where and how tasks are computed on.
     """
+    _check_finished(plan, board)
+    return _replayed(plan, board, tasks, coins, seeds, engine)
+
+
+def _check_finished(plan: Plan, board: Billboard) -> None:
     plan.check(board)
     if not (board.complete or isinstance(plan.sampling, InOrder)):
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
+
+
+def _replayed(
+    plan: Plan,
+    board: Billboard,
+    tasks: Tasks | Shards,
+    coins: Participation | NDArray[np.bool_] | None,
+    seeds: Words | None,
+    engine: Engine,
+) -> States:
     count = len(tasks.roster)
     took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
     own = public_seeds(np.array(tasks.roster.names)) if seeds is None else seeds
@@ -446,7 +461,9 @@ def adapt(
     >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
     [[4.0]]
     """
+    _check_finished(plan, board)
     one = next(tasks.select([0]).blocks())
     keeps = plan.algorithm.init(one, board.before(plan.algorithm.begins(board.capacity)))
     coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
-    return replay(plan, board, tasks, coins=coins, seeds=seeds, engine=engine)
+    new = replace(plan, algorithm=plan.algorithm.for_newcomers())
+    return _replayed(new, board, tasks, coins, seeds, engine)

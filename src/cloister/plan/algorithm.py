@@ -209,6 +209,10 @@ class Algorithm(ABC):
         """Return the same algorithm for other groups."""
         raise PlanError(f"{type(self).__name__} knows no groups. Use an algorithm that does.")
 
+    def for_newcomers(self) -> Algorithm:
+        """Return the same for tasks that sent nothing in the run, should it count what they have sent."""
+        return self
+
     @property
     def network(self) -> Network | None:
         """The network that it trains, if a device could; its models are then that network's parameters."""
@@ -295,6 +299,9 @@ class Wrapper(Algorithm):
 
     def with_groups(self, groups: Groups) -> Algorithm:
         return self.around(self.inner.with_groups(groups))
+
+    def for_newcomers(self) -> Algorithm:
+        return self.around(self.inner.for_newcomers())
 
     @property
     def network(self) -> Network | None:

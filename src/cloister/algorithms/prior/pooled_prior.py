@@ -56,7 +56,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
         Search for where targets and features are first; everything else is relative to what is found.
     leave_own : bool
         Whether a task takes out of the sums what its own records said, at home. Not where persons are
-        protected: some of their records have said nothing.
+        protected, some of whose records have said nothing; newcomers' are in no sum, and never taken out.
 
     Privacy
     -------
@@ -164,6 +164,9 @@ class PooledPrior(Staged, BayesianAlgorithm):
             factor = np.asarray(np.linalg.cholesky(wide))
             found.append(Candidate(total / len(kinds), place.mean, factor, shared=True, tested=True))
         return found
+
+    def for_newcomers(self) -> PooledPrior:
+        return replace(self, leave_own=False)
 
     def prepare(self, home: Home, board: BoardView) -> States:
         return self.learner.prepare(home.rows)
