@@ -78,6 +78,14 @@ def test_one_budget_a_folder_for_each_and_all_predictions_in_one_table() -> None
     assert "is already there" in refused("report", "run", "--public")
     assert Path("run-score-public.html").is_file()
     assert Path("run-passed-public.html").is_file()
+    claimed = Path("run/outcomes.json").read_bytes()
+    due = percent(Guarantee.from_dict(json.loads(claimed)["guarantee"]).detection())
+    lie = json.loads(claimed) | {"guarantee": cl.Plan.load("run/passed/plan.toml").guarantee.to_dict()}
+    Path("run/outcomes.json").write_text(json.dumps(lie))
+    ok("report", "run", "--public", "--force")
+    page = Path("run-public.html").read_text(encoding="utf-8")
+    assert f"detected in at most {due} of cases" in page.replace("\xa0", " ")  # what plans and boards give
+    Path("run/outcomes.json").write_bytes(claimed)
     assert set(cl.load("run").outcomes_) == {"score", "passed"}
     assert "already there" in refused(*FIT, "--ledger", "ledger", "--share", "score=3")
 

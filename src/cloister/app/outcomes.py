@@ -132,6 +132,13 @@ class Outcomes:
         )
         return self.guarantee_with(first.noise_from(Origin.SYSTEM))
 
+    def guarantee_on(self, boards: Mapping[str, Billboard]) -> Guarantee:
+        """Return what is promised of runs that have these boards, whose noise must be of one kind."""
+        made = {plan.noise_on(boards[name]) for name, plan in self.plans.items() if plan.has_rounds}
+        if len(made) > 1:
+            raise InputError("the runs have different kinds of noise.")
+        return self.guarantee_with(made.pop()) if made else self.guarantee
+
     def guarantee_with(self, made: NoiseMade) -> Guarantee:
         """Return what is promised of runs whose noise is made in this way."""
         return guarantee_together(list(self.plans.values()), made, THESE_OUTCOMES)

@@ -145,11 +145,8 @@ def _together(folder: Path, runs: Mapping[str, Evidence]) -> Guarantee:
     plans = {name: seen.plan for name, seen in runs.items()}
     if read_outcomes(folder, "plans") != {name: plan.fingerprint for name, plan in plans.items()}:
         raise InputError("outcomes.json names other plans.")
-    made = {seen.plan.noise_on(seen.board) for seen in runs.values() if seen.plan.has_rounds}
-    if len(made) > 1:
-        raise InputError("the runs have different kinds of noise.")
-    told, claimed = Outcomes(plans), promised_together(folder)
-    due = told.guarantee_with(made.pop()) if made else told.guarantee
+    claimed = promised_together(folder)
+    due = Outcomes(plans).guarantee_on({name: seen.board for name, seen in runs.items()})
     said = claimed.to_dict()
     for name in ("epsilon", "delta", "relation", "n_tasks", "other_epsilon", "curve"):
         if not _agree(said[name], value := due.to_dict()[name]):

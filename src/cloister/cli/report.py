@@ -131,14 +131,19 @@ def _report_outcomes(
     folder: Path, kind: str, one: Callable[[Path, Path], PublicPart], together: bool, force: bool
 ) -> None:
     """Write a page for each outcome by `one` and, together, a page with all of them."""
-    from cloister.app.outcomes import promised_together, runs_in
+    from cloister.app.outcomes import Outcomes, runs_in
     from cloister.report.outcomes_page import write_outcomes
 
-    whole, told = folder.resolve().name, promised_together(folder)
-    page = absent(Path(f"{whole}-{kind}.html"), force) if together and told.holds else None
-    own = {name: Path(f"{whole}-{place.name}-{kind}.html") for name, place in runs_in(folder).items()}
-    written = {name: (one(place, own[name]), own[name]) for name, place in runs_in(folder).items()}
-    if page is not None:
+    whole, places = folder.resolve().name, runs_in(folder)
+    page = absent(Path(f"{whole}-{kind}.html"), force) if together else None
+    own = {name: Path(f"{whole}-{place.name}-{kind}.html") for name, place in places.items()}
+    written = {name: (one(place, own[name]), own[name]) for name, place in places.items()}
+    if page is None:
+        return
+    parts = {name: part for name, (part, _) in written.items()}
+    plans = Outcomes({name: part.plan for name, part in parts.items()})
+    told = plans.guarantee_on({name: part.board for name, part in parts.items()})  # whatever a file claims
+    if told.holds:
         write_outcomes(page, told, written)
         say(f"Wrote {page}: all outcomes on one page, of public things alone.")
 

@@ -40,10 +40,11 @@ def write_outcomes(
     parts = [part for part, _ in runs.values()]
     naming, stamp = parts[0].naming, Stamp.of(parts[0].plan, when)
     fingerprints = ", ".join(part.plan.fingerprint[:16] for part in parts)
+    tasks = naming.words(f"{together.n_tasks:,} tasks")
     text = load_template("outcomes.html").render(
         stamp=replace(stamp, plan=counted(len(parts), "plan"), fingerprint=fingerprints),
-        headline=f"{naming.tasks(together.n_tasks)} learned {counted(len(parts), 'outcome')} together: what "
-        f"one of them holds is detected in at most {percent(together.detection())} of cases from all",
+        headline=f"{tasks} learned {counted(len(parts), 'outcome')} together: what one of them holds is "
+        f"detected in at most {percent(together.detection())} of cases from all",
         statement=together.statement.in_words(naming.words),
         outcomes=[(name, part.content, own.name) for name, (part, own) in runs.items()],
     )

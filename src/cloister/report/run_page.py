@@ -142,8 +142,8 @@ class PublicPart:
         return {
             "headline": self._headline,
             "about": self._about,
-            "task": self.naming.task_noun,
-            "tasks": self.naming.plural,
+            "task": self.naming.words("task"),
+            "tasks": self.naming.words("tasks"),
             "words": self.naming.words,
             "guarantee": self.guarantee,
             "statement": self.guarantee.statement.in_words(self.naming.words),
@@ -204,7 +204,7 @@ class PublicPart:
 
     @property
     def _headline(self) -> str:
-        tasks, told = f"{self.plan.n_tasks:,} {self.naming.plural}", self.guarantee
+        tasks, told = self.naming.words(f"{self.plan.n_tasks:,} tasks"), self.guarantee
         if not self.plan.rounds:
             return f"{tasks} learned alone: nothing left any of them"
         if math.isinf(told.epsilon):
