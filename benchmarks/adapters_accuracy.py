@@ -13,7 +13,7 @@ takes another body, `--seeds 2 3` other splits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from benchmarks import Figures, Table, Targets
 from benchmarks.body import BODY, SHARPNESS
 from benchmarks.body import load as load_body
 from benchmarks.frozen_accuracy import SETTINGS, on, with_rows
-from benchmarks.personal import load, mean_accuracy
+from benchmarks.personal import load, task_accuracies
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import FedAvg, FineTuning, LocalOnly, ServerAverage
@@ -84,10 +84,9 @@ class Scaled(nn.Module):
         return SHARPNESS * F.normalize(features, dim=1)
 
 
-def network(body: Path, classes: int, scale: float | None) -> nn.Module:
-    """Return the last layer of the body, frozen, with an adapter of this scale or none, and a head."""
-    last = load_body(body).requires_grad_(False)[-1]
-    assert isinstance(last, nn.Linear)
+def network(last: nn.Linear, classes: int, scale: float | None) -> nn.Module:
+    """Return the last layer of a body, frozen, with an adapter of this scale or none, and a head."""
+    last.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the public start
         first = last if scale is None else Adapted(last, scale)
@@ -121,10 +120,10 @@ def features(place: int, body: Path, device: str, seed: int) -> tuple[Tasks, Tas
     return train, test
 
 
-def score(plan: Plan, parts: tuple[Tasks, Tasks], seed: int, device: str) -> float:
-    """Run a plan; return its models' mean accuracy over writers."""
+def scores(plan: Plan, parts: tuple[Tasks, Tasks], seed: int, device: str) -> np.ndarray:
+    """Run a plan; return the accuracy of each task's model."""
     coef = run_plan(plan, parts[0], random_state=seed, engine=on(device)).private.models["coef"]
-    return mean_accuracy(plan.algorithm.learner, parts[1], device, coef)
+    return task_accuracies(plan.algorithm.learner, parts[1], device, coef)
 
 
 def shared(learner: Module, choice: Choice, n_tasks: int, epsilon: float) -> Plan:
@@ -133,14 +132,20 @@ def shared(learner: Module, choice: Choice, n_tasks: int, epsilon: float) -> Pla
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
 
 
-def measure(cell: Json) -> list[float]:
-    """Return accuracies on each split, with the settings that do best on the other one."""
-    place, way, epsilon, seeds, body, device, quick = cell
-    classes, (adapted, personal) = SETTINGS[place].classes, WAYS[way.removeprefix("alone_")]
-    file, first = Path(body) if body else BODY, slice(1 if quick else None)
+def chosen(
+    way: str,
+    epsilon: str,
+    seeds: Sequence[int],
+    last: nn.Linear,
+    classes: int,
+    split: Callable[[int], tuple[Tasks, Tasks]],
+    device: str,
+    quick: bool,
+) -> list[np.ndarray]:
+    """Return each task's accuracy on each split, with the settings that do best on the other one."""
+    (adapted, personal), first = WAYS[way.removeprefix("alone_")], slice(1 if quick else None)
     scales = SCALES[first] if adapted else (None,)
-    learners = [Module(network(file, classes, scale), personal=tuple(personal)) for scale in scales]
-    split = partial(features, place, file, device)
+    learners = [Module(network(last, classes, scale), personal=tuple(personal)) for scale in scales]
     other = split(CHOOSING)
     count = len(other[0])
     if way.startswith("alone_"):
@@ -148,8 +153,19 @@ def measure(cell: Json) -> list[float]:
     else:
         given = [(own, choice) for own in learners for choice in CHOICES[first]]
         plans = [shared(own, choice, count, float(epsilon)) for own, choice in given]
-    best = max(plans, key=lambda plan: score(plan, other, CHOOSING, device))
-    return [score(best, split(seed), seed, device) for seed in seeds]
+    best = max(plans, key=lambda plan: scores(plan, other, CHOOSING, device).mean())
+    return [scores(best, split(seed), seed, device) for seed in seeds]
+
+
+def measure(cell: Json) -> list[float]:
+    """Return mean accuracies over writers on each split."""
+    place, way, epsilon, seeds, body, device, quick = cell
+    file = Path(body) if body else BODY
+    last, classes = load_body(file)[-1], SETTINGS[place].classes
+    assert isinstance(last, nn.Linear)
+    split = partial(features, place, file, device)
+    found = chosen(way, epsilon, seeds, last, classes, split, device, quick)
+    return [float(each.mean()) for each in found]
 
 
 def run(
