@@ -55,8 +55,8 @@ class Choice:
     rounds: int
 
 
-CHOICES = [Choice(0.1, 0.2, 3), Choice(0.1, 0.6, 3), Choice(0.1, 0.6, 8), Choice(0.03, 1.0, 8)]
-ALONE = [Descent(lr, batch=20, steps=150) for lr in (0.01, 0.03, 0.1)]
+CHOICES = (Choice(0.1, 0.2, 3), Choice(0.1, 0.6, 3), Choice(0.1, 0.6, 8), Choice(0.03, 1.0, 8))
+ALONE = tuple(Descent(lr, batch=20, steps=150) for lr in (0.01, 0.03, 0.1))
 #: What adapters are multiplied by: with 1 they hardly move while a head learns.
 SCALES = (1.0, 10.0, 100.0)
 TUNING = FineTuning(Descent(0.03, batch=20, steps=60), Quadratic(0.5))
@@ -132,40 +132,46 @@ def shared(learner: Module, choice: Choice, n_tasks: int, epsilon: float) -> Pla
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
 
 
+@dataclass(frozen=True)
+class Given:
+    """Rows of each split, the body's last layer for them, and what is tried on the other split."""
+
+    split: Callable[[int], tuple[Tasks, Tasks]]
+    last: nn.Linear
+    classes: int
+    alone: Sequence[Descent] = ALONE
+    choices: Sequence[Choice] = CHOICES
+    scales: Sequence[float] = SCALES
+
+
 def chosen(
-    way: str,
-    epsilon: str,
-    seeds: Sequence[int],
-    last: nn.Linear,
-    classes: int,
-    split: Callable[[int], tuple[Tasks, Tasks]],
-    device: str,
-    quick: bool,
+    given: Given, way: str, epsilon: str, seeds: Sequence[int], device: str, quick: bool
 ) -> list[np.ndarray]:
     """Return each task's accuracy on each split, with the settings that do best on the other one."""
     (adapted, personal), first = WAYS[way.removeprefix("alone_")], slice(1 if quick else None)
-    scales = SCALES[first] if adapted else (None,)
-    learners = [Module(network(last, classes, scale), personal=tuple(personal)) for scale in scales]
-    other = split(CHOOSING)
+    scales = given.scales[first] if adapted else (None,)
+    nets = [network(given.last, given.classes, scale) for scale in scales]
+    learners = [Module(net, personal=tuple(personal)) for net in nets]
+    other = given.split(CHOOSING)
     count = len(other[0])
     if way.startswith("alone_"):
-        plans = [Plan(LocalOnly(own, solver), n_tasks=count) for own in learners for solver in ALONE[first]]
+        solvers = given.alone[first]
+        plans = [Plan(LocalOnly(own, solver), n_tasks=count) for own in learners for solver in solvers]
     else:
-        given = [(own, choice) for own in learners for choice in CHOICES[first]]
-        plans = [shared(own, choice, count, float(epsilon)) for own, choice in given]
+        tried = [(own, choice) for own in learners for choice in given.choices[first]]
+        plans = [shared(own, choice, count, float(epsilon)) for own, choice in tried]
     best = max(plans, key=lambda plan: scores(plan, other, CHOOSING, device).mean())
-    return [scores(best, split(seed), seed, device) for seed in seeds]
+    return [scores(best, given.split(seed), seed, device) for seed in seeds]
 
 
 def measure(cell: Json) -> list[float]:
     """Return mean accuracies over writers on each split."""
     place, way, epsilon, seeds, body, device, quick = cell
     file = Path(body) if body else BODY
-    last, classes = load_body(file)[-1], SETTINGS[place].classes
+    last = load_body(file)[-1]
     assert isinstance(last, nn.Linear)
-    split = partial(features, place, file, device)
-    found = chosen(way, epsilon, seeds, last, classes, split, device, quick)
-    return [float(each.mean()) for each in found]
+    given = Given(partial(features, place, file, device), last, SETTINGS[place].classes)
+    return [float(each.mean()) for each in chosen(given, way, epsilon, seeds, device, quick)]
 
 
 def run(

@@ -76,11 +76,11 @@ def test_the_last_layer_takes_averages_over_words():
     words = torch.tensor(rng.integers(1, 9, (200, docstrings.WORDS)))
     words[:100, 20:] = 0
     body = adapters_text.pretrained(words, epochs=1)
-    last = adapters_text.last_layer(body, words)
+    inputs = adapters_text.before_last(body, words)
     there = (words > 0)[:, :, None]
     with torch.no_grad():
         whole = (body(words) * there).sum(1) / there.sum(1)
-        made = last(adapters_text.before_last(body, words))
+        made = adapters_text.last_layer(body, inputs)(adapters_text.scaled(inputs, inputs))
     assert made.mean(0).abs().max() < 1e-3 * made.std()
     turned, rest = np.linalg.lstsq(whole - whole.mean(0), made, rcond=None)[:2]
     assert rest.max() < 1e-6 * made.square().sum()
