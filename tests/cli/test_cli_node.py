@@ -171,6 +171,14 @@ def test_three_owners_take_part(office: Path) -> None:
     assert private == []
 
 
+def test_a_budget_for_each_record_is_not_called_the_tasks(office: Path) -> None:
+    """A plan by task fits it; what is spent over all runs is said of one record."""
+    init("000", "--data", "pupils.csv", "--unit", "record")
+    said = " ".join(cloister("node", "approve", "n000", "plan.toml").stdout.split())
+    assert "at delta = 0.01 over all runs for each record, 0" in said
+    assert "is spent for each record, by 0 runs" in " ".join(ok("node", "status", "n000").split())
+
+
 def test_what_an_owner_types_wrong(office: Path) -> None:
     common = ("node", "init", "new", "--task", "Elm", "--epsilon", "4", "--delta", "1e-2")
     key = ("--operator", "operator.pub")

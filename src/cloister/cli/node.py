@@ -18,6 +18,7 @@ from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Tasks
+    from cloister.ledger.accounts import Balance
     from cloister.nodes import NodeFolder, NodeSettings
     from cloister.plan.plan import Plan
     from cloister.store.signatures import SignedHead, SignedRoster
@@ -261,7 +262,8 @@ def status(
         return emit({"task": task, "spent": spent, "runs": _documents(heads)})
     say(
         f"Task {task!r}: epsilon = {rounded_up(balance.spent_by(1))} of "
-        f"{balance.account.epsilon:g} is spent, by {counted(len(balance.charges), 'run')}."
+        f"{balance.account.epsilon:g} is spent{_of_each(balance)}, by "
+        f"{counted(len(balance.charges), 'run')}."
     )
     show_table(
         ["run", "records", "model", "head"],
@@ -373,9 +375,15 @@ def _budget(home: NodeFolder, plan: Plan) -> tuple[bool, str]:
     total = type(balance)(account, (*balance.charges, after)).spent_by(1)
     return True, (
         f"Of this task's own budget, epsilon = {account.epsilon:g} at delta = {account.delta:g} over all "
-        f"runs, {rounded_up(balance.spent_by(1))} is spent, and {rounded_up(total)} will be after one run of "
-        "it."
+        f"runs{_of_each(balance)}, {rounded_up(balance.spent_by(1))} is spent, and {rounded_up(total)} will "
+        "be after one run of it."
     )
+
+
+def _of_each(balance: Balance) -> str:
+    """Say of whom a price is, where it is not of the task."""
+    unit = balance.account.unit
+    return "" if unit == "task" else f" for each {unit}"
 
 
 def _rows(settings: NodeSettings, path: Path | None, skip: bool) -> Tasks:
