@@ -112,6 +112,32 @@ def test_from_python(desk, kind, tasks, finished):
     assert not audit(plan, draws=2000, random_state=0).convicted
 
 
+def test_verify_without_the_class_neither_passes_nor_convicts(desk, finished, tmp_path):
+    """Of a folder that Python saved: what can be checked is, and its guarantee is compared, to the letter."""
+    folder, types = finished.save(tmp_path / "saved"), ["--types", str(desk / "shrunken.py:ShrunkenRidge")]
+
+    def verdict(*arguments):
+        result = CliRunner().invoke(app, ["verify", str(folder), *arguments])
+        return result.exit_code, " ".join(result.stdout.split())
+
+    code, said = verdict()
+    assert (code, "passes" in said) == (3, False)
+    assert "could NOT be checked" in said
+    document = json.loads(CliRunner().invoke(app, ["verify", str(folder), "--json"]).stdout)
+    assert (document["ok"], document["holds"]) == (False, False)
+    assert "--types" in document["unread"]
+    assert (verdict(*types)[0], verdict("--head", "0" * 64)[0]) == (0, 1)
+    words = folder / "guarantee.txt"
+    words.write_text(words.read_text(encoding="utf-8").replace("30 tasks", "31 tasks"), encoding="utf-8")
+    assert (verdict()[0], verdict(*types)[0]) == (3, 1)
+    (folder / "guarantee.json").unlink()
+    assert verdict(*types)[0] == 1
+    words.unlink()
+    assert verdict(*types)[0] == 0  # a journal promises nothing but what its plan and board give
+    (folder / "board").write_bytes((folder / "board").read_bytes()[:-1])
+    assert verdict()[0] == 1
+
+
 def test_from_the_command_line(desk, finished):
     """Each in a process of its own that has not seen the class; by its file, and by its module."""
     by_file, by_module = ["--types", "shrunken.py:ShrunkenRidge"], ["--types", "shrunken:ShrunkenRidge"]

@@ -210,7 +210,9 @@ def test_a_journal_is_checked_as_far_as_it_goes(work: Path) -> None:
     Path("journal/board").write_bytes(data[: len(data) // 2])
     assert "does NOT pass" in cloister("verify", "journal").stdout
     Path("journal/board").write_bytes(data)
-    Path("journal/guarantee.json").write_text("{}")  # what says more than a journal is a run's folder
+    Path("journal/guarantee.json").write_text("{}")  # what a journal promises is compared
+    assert "does NOT pass" in cloister("verify", "journal").stdout
+    Path("journal/run.toml").touch()  # what says more is a run's folder
     assert "has no codebook.toml" in refused("verify", "journal")
 
 

@@ -66,7 +66,8 @@ def test_a_public_start_for_images_is_loaded_with_its_network(tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     model = FewShotClassifier(net, ways=2, rounds=2, sampling=Poisson(0.5), random_state=0).fit(tasks)
     folder = model.save(tmp_path / "start")
-    assert {path.name for path in folder.iterdir()} == {"plan.toml", "board", "estimator.toml"}
+    written = {"plan.toml", "board", "estimator.toml", "guarantee.json", "guarantee.txt"}
+    assert {path.name for path in folder.iterdir()} == written
     again = load(folder, types=[Module(net)])
     assert again.get_params() == model.get_params() | {"random_state": None}
     assert (again.guarantee_, again.billboard_.head) == (model.guarantee_, model.billboard_.head)
@@ -81,7 +82,9 @@ def test_a_public_start_for_images_is_loaded_with_its_network(tmp_path):
 def test_a_run_is_saved_without_its_models(tmp_path):
     done = run(PLAN, TASKS)
     folder = done.save(tmp_path / "public")
-    assert {path.name for path in folder.iterdir()} == {"plan.toml", "roster", "board"}
+    written = {"plan.toml", "roster", "board", "guarantee.json", "guarantee.txt"}
+    assert {path.name for path in folder.iterdir()} == written
+    assert str(done.guarantee.statement) == (folder / "guarantee.txt").read_text(encoding="utf-8").strip()
     again = load(folder)
     assert (again.plan, again.board.head, list(again.roster)) == (PLAN, done.board.head, list(range(10)))
     with pytest.raises(InputError, match="is already there and is left as it is"):

@@ -23,7 +23,13 @@ from cloister.app.folder import (
 )
 from cloister.app.outcomes import Outcomes, one_of, promised_together, read_outcomes
 from cloister.core.document import to_document
-from cloister.core.errors import BillboardError, CloisterError, InputError
+from cloister.core.errors import (
+    BillboardError,
+    CloisterError,
+    InputError,
+    MissingExtraError,
+    MissingTypeError,
+)
 from cloister.core.findings import EarlierPrior
 from cloister.core.spelling import counted
 from cloister.engines.local import one_thread
@@ -36,12 +42,13 @@ from cloister.tables.naming import Naming
 
 #: What arrays and numbers that were tampered with can raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-#: The files of a journal whose run has ended.
-_JOURNAL = {"plan.toml", "board", "roster"}
+#: The files of a journal whose run has ended, and what `Run.save` writes beside them.
+_PROMISE = {"guarantee.json", "guarantee.txt"}
+_JOURNAL = {"plan.toml", "board", "roster", *_PROMISE}
 #: What is said of checks that somebody must give something for.
 _UNASKED = {"head": "the head was not compared", "earlier": "what it starts from was not compared"}
 #: The checks that are about other files.
-_BEYOND = {"files", "codebook", "guarantee"}
+_BEYOND = {"files", "codebook"}
 
 
 @dataclass
@@ -61,10 +68,11 @@ class Evidence:
     words: bool = False
     naming: Naming = field(default_factory=Naming)
     good: bool = False
+    unread: str = ""
 
     @cached_property
     def journal(self) -> bool:
-        """Whether the folder is a finished journal: plan and board, and nothing that is said of them."""
+        """Whether the folder is a finished journal or a saved `Run`: no table, and so no codebook."""
         return {path.name for path in self.folder.iterdir()} <= _JOURNAL
 
     @property
@@ -121,7 +129,9 @@ def verify_folder(seen: Evidence) -> list[Check]:
         require_folder(seen.folder)
     asked = {"choice": lambda: seen.chosen, "earlier": lambda: seen.starts_earlier}
     checks = [_try(key, seen) for key in _CHECKS if key not in asked or asked[key]()]
-    seen.good = all(check.ok is not False for check in checks)  # what was not reached stands below a failure
+    failed = any(check.ok is False for check in checks)
+    seen.unread = "" if failed else seen.unread
+    seen.good = not failed and not seen.unread  # what was not reached stands below one of these
     if seen.journal and seen.good:
         seen.guarantee = seen.plan.guarantee_on(seen.board)
     return checks
@@ -160,7 +170,8 @@ def _together(folder: Path, runs: Mapping[str, Evidence]) -> Guarantee:
 
 def _try(key: str, seen: Evidence) -> Check:
     name, needs, test = _CHECKS[key]
-    if seen.journal and key in _BEYOND:
+    promised = any((seen.folder / file).exists() for file in _PROMISE)
+    if seen.journal and (key in _BEYOND or (key == "guarantee" and not promised)):
         return Check(name, None, "not checked, for a journal has no such file")
     if not seen.passed.issuperset(needs):
         return Check(name, None, "not reached")
@@ -168,6 +179,9 @@ def _try(key: str, seen: Evidence) -> Check:
         detail = test(seen)
         if key in _UNASKED and getattr(seen, key) is None:
             return Check(_UNASKED[key], None, detail)
+    except (MissingTypeError, MissingExtraError) as error:  # nothing is wrong with the folder
+        seen.unread = str(error)
+        return Check(name, None, seen.unread)
     except CloisterError as error:
         return Check(name, False, str(error))
     except _BROKEN as error:
@@ -287,6 +301,8 @@ def _codebook_fits(seen: Evidence) -> str:
 
 def _guarantee_follows(seen: Evidence) -> str:
     if seen.chosen and seen.choice is None:
+        if seen.unread:
+            raise MissingTypeError(seen.unread)
         raise InputError("what the run was chosen among, and paid for with it, does not pass.")
     path = seen.folder / "guarantee.json"
     try:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from cloister.privacy.guarantee import Guarantee
 
 
+#: The exit code if nothing is wrong, and yet not all could be checked.
+UNREAD = 3
+
+
 def verify(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="The head as you kept it.")] = None,
@@ -33,8 +37,9 @@ def verify(
 
     Is the board whole, does it belong to the plan, has every release the noise that was paid for, does
     everything else follow from the releases, is the guarantee what the plan gives, and is every public file
-    as it was written? Exit code 1 if not. Hashes show damage and edits; with the head that was printed,
-    signed or published, also whether somebody computed them anew.
+    as it was written? Exit code 1 if not, 3 if that takes a class or network that was not given. Hashes
+    show damage and edits; with the head that was printed, signed or published, also whether somebody
+    computed them anew.
 
     Processors add up in other orders, so numbers are compared up to 2e-13 of the largest in their array,
     below which a curator could hide something; --exact compares every bit. That the noise was drawn at
@@ -63,7 +68,7 @@ def verify(
     else:
         say("\n".join(map(str, checks)), _verdict(seen))
     if not seen.good:
-        raise typer.Exit(1)
+        raise typer.Exit(UNREAD if seen.unread else 1)
     return None
 
 
@@ -77,6 +82,9 @@ def _verify_outcomes(folder: Path, exact: bool, types: list[str] | None, json: b
     checks = {name: verify_folder(seen) for name, seen in runs.items()}
     last, due = verify_together(folder, runs)
     holds = due is not None and due.holds
+    unread = next((seen.unread for seen in runs.values() if seen.unread), "")
+    if last.ok is False or not all(seen.good or seen.unread for seen in runs.values()):
+        unread = ""
     if json:
         each = {name: _document(seen, checks[name]) for name, seen in runs.items()}
         told = None if due is None else due.to_dict()
@@ -94,12 +102,18 @@ def _verify_outcomes(folder: Path, exact: bool, types: list[str] | None, json: b
     else:
         for name, seen in runs.items():
             say("\n".join([f"Outcome {name}", *map(str, checks[name])]), _verdict(seen), apart=True)
-        say(f"All outcomes together\n{last}", _verdict_together(folder, due), apart=True)
+        say(f"All outcomes together\n{last}", _verdict_together(folder, due, unread), apart=True)
     if due is None:
-        raise typer.Exit(1)
+        raise typer.Exit(UNREAD if unread else 1)
 
 
-def _verdict_together(folder: Path, due: Guarantee | None) -> str:
+def _unchecked(folder: Path, unread: str) -> str:
+    return f"{folder} could NOT be checked. Do not rely on its guarantee yet. {unread}"
+
+
+def _verdict_together(folder: Path, due: Guarantee | None, unread: str) -> str:
+    if unread:
+        return _unchecked(folder, unread)
     if due is None:
         return f"{folder} does NOT pass. Do not rely on its guarantee; restore it from a copy."
     if not due.holds:
@@ -109,6 +123,8 @@ def _verdict_together(folder: Path, due: Guarantee | None) -> str:
 
 
 def _verdict(seen: Evidence) -> str:
+    if seen.unread:
+        return _unchecked(seen.folder, seen.unread)
     if not seen.good:
         return f"{seen.folder} does NOT pass. Do not rely on its guarantee; restore it from a copy."
     if seen.guarantee is not None and not seen.guarantee.holds:
@@ -132,6 +148,7 @@ def _document(seen: Evidence, checks: list[Check]) -> dict[str, object]:
     return {
         "folder": seen.folder,
         "ok": seen.good,
+        "unread": seen.unread or None,
         "holds": seen.good and claimed is not None and claimed.holds,
         "head": seen.head_found if "board" in seen.passed else None,
         "plan": seen.plan.fingerprint if "plan" in seen.passed else None,

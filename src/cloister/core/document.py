@@ -27,7 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tomli_w
 
-from cloister.core.errors import InputError, MissingExtraError, PlanError
+from cloister.core.errors import InputError, MissingExtraError, MissingTypeError, PlanError
 
 TARGETS, FEATURES = "cloister/located/2", "cloister/located-features/2"
 LOCATE, RESCALED = "cloister/locate/1", "cloister/rescaled/1"
@@ -380,7 +380,7 @@ def _build(document: Any, classes: Mapping[str, type], values: list[tuple[Any, A
     name = str(document.get("type"))
     kind = _class(name, classes)
     if isinstance(kind, type) and issubclass(kind, SelfDescribed):
-        raise PlanError(
+        raise MissingTypeError(
             f"A file cannot hold a {kind.__name__}, and none that was handed over is the one it describes. "
             "Hand over the very same: types=[...] in Python, --types module:name on the command line."
         )
@@ -420,7 +420,7 @@ def _class(name: str, classes: Mapping[str, type]) -> Any:
             f"type = {name!r} is no id (such as 'cloister/gaussian/1'). Files of cloister 0.1 name types so: "
             "read them with that version."
         )
-    raise PlanError(
+    raise MissingTypeError(
         f"{name!r} is not one of cloister's own types. If you trust its class, hand it over: types=[...] in "
         "Python, --types module:Class on the command line."
     )

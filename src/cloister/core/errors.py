@@ -6,7 +6,8 @@
     ├── InputError(ValueError)          data, bounds or parameters that cannot be used
     │   └── PrivateDataError            rows outside what is publicly said of them; for the operator alone
     ├── PlanError(ValueError)           a plan that cannot be priced, run or read
-    │   └── BudgetError                 the budget does not allow this release
+    │   ├── BudgetError                 the budget does not allow this release
+    │   └── MissingTypeError            a plan names a class or network of somebody's own, which is not here
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
     ├── LedgerError                     a ledger that cannot be opened, read, trusted or written
     ├── SignatureError                  what the operator of a run has not signed
@@ -34,6 +35,7 @@ __all__ = [
     "InputError",
     "LedgerError",
     "MissingExtraError",
+    "MissingTypeError",
     "PlanError",
     "PrivateDataError",
     "SignatureError",
@@ -67,6 +69,10 @@ class PlanError(CloisterError, ValueError):
 
 class BudgetError(PlanError):
     """The budget does not allow this release; nothing has left any task."""
+
+
+class MissingTypeError(PlanError):
+    """A file names a class or describes a network of somebody's own, which was not handed over."""
 
 
 class BillboardError(CloisterError):

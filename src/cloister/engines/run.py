@@ -120,7 +120,7 @@ class Run:
         return f"{rounds} with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the public part to a new folder: plan, names of the tasks, and board.
+        """Write the public part to a new folder: plan, names of the tasks, board, and the guarantee of it.
 
         Models are not written: give ``model(task)`` to each task, or let it `replay`.
         """
@@ -137,6 +137,9 @@ class Run:
         if len(self.roster):
             write_file(home / "roster", "".join(f"{json.dumps(name)}\n" for name in self.roster).encode())
         self.board.save(home / "board")
+        promise = replace(self.guarantee, all_runs=None)  # what follows from plan and board, for ever
+        write_file(home / "guarantee.json", f"{promise.to_json()}\n".encode())
+        write_file(home / "guarantee.txt", f"{promise.statement}\n".encode())
         return home
 
     @classmethod
