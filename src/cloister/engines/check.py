@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from cloister import engines
 from cloister.core.arrays import Array, Integers, States
 from cloister.core.channel import Channel
 from cloister.core.document import foreign_types
@@ -19,7 +20,7 @@ from cloister.core.errors import AlgorithmError, BillboardError, InputError
 from cloister.core.lifts import Relation
 from cloister.core.named_inputs import inputs_of
 from cloister.core.tasks import Block, Tasks
-from cloister.engines.local import named
+from cloister.engines.local import Local, named
 from cloister.engines.run import Run, replay, run
 from cloister.engines.workers import group_positions
 from cloister.plan.algorithm import Algorithm
@@ -61,8 +62,9 @@ def check_algorithm(
     largest; garbage in one task's data leaves its messages bounded and all others' untouched; the
     order of tasks does not matter; replay gives every task's model again, alone or together, with and
     without sampling; what is public follows from the board alone; very little noise gives the non-private
-    run; plan and board survive a round trip through a file. Where the unit is a record, neither do records of
-    one task mix in what they send.
+    run; plan and board survive a round trip through a file. A network's personal parameters are learned, and
+    `Batched`, where arrays are torch's tensors, finds the models that `Local` finds. Where the unit is a
+    record, neither do records of one task mix in what they send.
 
     Examples
     --------
@@ -85,6 +87,8 @@ def check_algorithm(
         if not unit.by_record:
             _check_replay(run(replace(plan, sampling=Poisson(0.5)), tasks, random_state=seed), tasks)
         _check_silence(plan, tasks, seed)
+        if algorithm.network is not None:
+            _check_network(finished, tasks, seed)
     except BillboardError as error:
         raise AlgorithmError(f"The board does not follow from itself: {error}") from error
 
@@ -254,6 +258,25 @@ def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:
     little_noise = run(replace(plan, mechanism=_Faint(1e13, exact=False)), tasks, random_state=seed)
     for name, array in without_noise.private.models.items():
         _same(array, little_noise.private.models[name], 1e-5, f"little noise is not no noise: {name!r}")
+
+
+def _check_network(finished: Run, tasks: Tasks, seed: int) -> None:
+    """Refuse an algorithm that leaves personal parameters where they are, or that only `Local` can run."""
+    plan, coef = finished.plan, finished.private.models.get("coef")
+    assert plan.algorithm.network is not None
+    own = None if coef is None else coef[:, plan.algorithm.network.shared_size :]
+    if own is not None and own.size and len(own) > 1 and (own == own[0]).all():
+        raise AlgorithmError(
+            "Personal parameters ended the same for every task, so none has learned its own. Let init return "
+            "learner.first(mean, block) and send learner.keep(ended), and give states to learner.spread."
+        )
+    silent = replace(plan, mechanism=NoNoise())
+    alone, together = (
+        run(silent, tasks, random_state=seed, engine=engine).private.models
+        for engine in (Local(), engines.Batched("cpu"))
+    )
+    for name, array in alone.items():
+        _same(array, together[name], 1e-2, f"Batched finds other models than Local: {name!r}")
 
 
 def _same(expected: np.ndarray, found: np.ndarray, tolerance: float, complaint: str) -> None:

@@ -38,7 +38,7 @@ from cloister.engines.workers import (
     group_positions,
 )
 from cloister.networks.body_features import keep_features
-from cloister.networks.network_faults import failures_named
+from cloister.networks.network_faults import failures_named, require_tensors
 from cloister.networks.network_inputs import RowKind
 from cloister.networks.placement import (
     Bucket,
@@ -424,6 +424,7 @@ class _BatchedWorkers:
         def sent(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> T:
             block = bucket.block(at, real)
             messages, states = algorithm.send(bucket.states_of(at), block, here)
+            require_tensors(algorithm, "send", (messages, *states.values()))
             check_messages(tuple(messages.shape), len(block), dim)
             check_states(self.plan, states)
             taken = take(messages, real, block.group)  # may be a view of states, which are put in place next
@@ -445,7 +446,7 @@ class _BatchedWorkers:
         def done(part: tuple[Bucket, slice | Tensor, int]) -> T:
             algorithm = self.algorithms.pop()
             try:
-                with failures_named(part[2]):
+                with failures_named(part[2], algorithm):
                     return work(algorithm, *part)
             finally:
                 self.algorithms.append(algorithm)

@@ -7,7 +7,7 @@ task's data has a say in what is refused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
@@ -28,6 +28,11 @@ MIXED = 1e-3
 PLACES = 8
 #: Rows that a network is tried on together on a processor.
 TOGETHER = 1 << 7
+#: What most often fails in an algorithm that was written for NumPy alone.
+TENSORS = (
+    "Batched gives an algorithm torch tensors, and Local NumPy arrays: use what both have, such as a + b, "
+    "a.sum(1) and 0 * a, or what belongs to the array that came."
+)
 #: Who can help with some of it.
 HELP = "cloister.learners.fix_network(net, X)"
 
@@ -285,8 +290,8 @@ def _beside_absurd_rows(net: nn.Module, kind: RowKind, rows: Tensor) -> tuple[li
 
 
 @contextmanager
-def failures_named(tasks: int) -> Iterator[None]:
-    """Say of what torch refuses to compute how many tasks it was, and of which layer of the network."""
+def failures_named(tasks: int, algorithm: object = None) -> Iterator[None]:
+    """Say of what fails how many tasks it was, and of which layer, or which function of the algorithm."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -295,12 +300,23 @@ def failures_named(tasks: int) -> Iterator[None]:
     except CloisterError:
         raise
     except Exception as error:
-        layer, trace = None, error.__traceback__
+        layer, function, trace = None, "", error.__traceback__
         while trace is not None:  # the innermost layer that is there
             own = trace.tb_frame.f_locals.get("self")
+            if algorithm is not None and own is algorithm and not function:
+                function = f"{type(algorithm).__name__}.{trace.tb_frame.f_code.co_name}"
             layer, trace = own if isinstance(own, nn.Module) else layer, trace.tb_next
-        which = "The network" if layer is None else f"A layer {type(layer).__name__.lstrip('_')}"
-        raise AlgorithmError(f"{which} failed on {tasks} tasks at once: {error}") from error
+        which = function or "The network" if layer is None else f"A layer {type(layer).__name__.lstrip('_')}"
+        numpy = f" {TENSORS}" if function and layer is None else ""
+        raise AlgorithmError(f"{which} failed on {tasks} tasks at once: {error}{numpy}") from error
+
+
+def require_tensors(algorithm: object, function: str, arrays: Iterable[object]) -> None:
+    """Refuse what an algorithm returns if it is not torch's, as all that it was given is."""
+    other = next((array for array in arrays if not isinstance(array, Tensor)), None)
+    if other is not None:
+        name = f"{type(algorithm).__name__}.{function}"
+        raise AlgorithmError(f"{name} must return torch tensors. Got {type(other).__name__}. {TENSORS}")
 
 
 def reason(error: Exception) -> str:

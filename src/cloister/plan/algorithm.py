@@ -63,6 +63,10 @@ class Network(Protocol):
         """Patterns of the names of parameters that stay at home."""
 
     @property
+    def shared_size(self) -> int:
+        """Number of parameters that messages speak of: the first ones; the others are personal."""
+
+    @property
     def split(self) -> tuple[Any, Network] | None:
         """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
 
