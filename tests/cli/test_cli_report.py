@@ -303,6 +303,9 @@ def test_wrong_things_get_a_sentence(work: Path) -> None:
         assert f"for task {task} alone" in Path(f"run-task-{task}.html").read_text()
     assert "has no model of task 'nobody'" in refused(*own, "--task", "nobody")
     assert "run-task-007.html is already there" in refused("report", "run", "--task", "007")
+    with Path("run/guarantee.txt").open("a", encoding="utf-8") as words:
+        words.write("And nobody can see anything.")
+    assert "guarantee.txt was changed since" in refused("report", "run", "--public", "-o", "public.html")
 
 
 def test_gains_are_those_of_models_on_rows_held_out(made: Path) -> None:

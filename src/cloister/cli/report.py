@@ -150,7 +150,7 @@ def _report_outcomes(
 
 def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None, PublicPart]:
     """Read what is public: of a run over a table, or of a journal that has no table."""
-    from cloister.app.folder import manifest_head, read_public
+    from cloister.app.folder import check_manifest, manifest_head, read_public
     from cloister.engines.run import Run
     from cloister.report.run_page import PublicPart
 
@@ -159,8 +159,10 @@ def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None
         done = Run.load(folder, types or ())
         return None, PublicPart(done.plan, done.board, done.guarantee)
     run = read_public(folder, types or ())
-    part = PublicPart.of(run)
-    return run, replace(part, head=manifest_head(folder) or part.head)
+    part, head = PublicPart.of(run), manifest_head(folder)
+    if head is not None:
+        check_manifest(folder)  # a page beside a file that somebody edited would seem to vouch for it
+    return run, replace(part, head=head or part.head)
 
 
 def _balance(place: str | None, population: str | None) -> Balance | None:
