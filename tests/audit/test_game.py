@@ -128,7 +128,7 @@ def acquitted(plan, seeds, draws):
     """Audit a plan with every seed; the tests of all plans together raise a false alarm in 5 % of cases."""
     plan, confidence = plan.calibrate(1.0), 1 - 0.05 / (seeds * len(SHIPPED))
     found = [audit(plan, draws=draws, confidence=confidence, random_state=seed) for seed in range(seeds)]
-    return all(one.verdict == "No contradiction found." for one in found)
+    return all(one.verdict.startswith("No contradiction found.") for one in found)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -105,6 +105,7 @@ def test_one_fault_is_enough(found, fault):
 @pytest.mark.parametrize("case", INNOCENT)
 def test_what_proves_nothing_does_not_convict(found, case):
     assert INNOCENT[case](found).reasons == ()
+    assert ("Isolation was not tested" in INNOCENT[case](found).verdict) == (case == "isolation not tested")
 
 
 def test_p_values_count_as_often_as_there_are_tests():

@@ -212,7 +212,7 @@ def audit_mechanism(
     >>> channel = Channel(3, lift=Outer())
     >>> found = audit_mechanism(Gaussian(mu=0.5), channel, n_tasks=100, draws=20_000, random_state=0)
     >>> found.verdict, found.bound.epsilon < found.guarantee.epsilon
-    ('No contradiction found.', True)
+    ('No contradiction found. Isolation was not tested.', True)
     """
     plan = Plan(SingleRelease(channel), mechanism, n_tasks=n_tasks, relation=relation, delta=delta)
     return audit(plan, draws=draws, confidence=confidence, progress=progress, random_state=random_state)

@@ -181,7 +181,8 @@ class Audit:
         if self.convicted:
             return f"CONVICTED: {'; '.join(self.reasons)}."
         if self.guarantee.holds:
-            return "No contradiction found."
+            untested = self.isolation.holds is None
+            return "No contradiction found." + " Isolation was not tested." * untested
         return (
             f"No contradiction found, but the guarantee does not hold: {'; '.join(self.guarantee.reasons)}."
         )
