@@ -46,6 +46,18 @@ class Forgetful(FedAvg):
         return {"coef": self.learner.spread(board["mean"], block)}
 
 
+class Misnamed(FedAvg):
+    def finish(self, states, block, board):
+        return {"weights": super().finish(states, block, board)["coef"]}
+
+
+def test_models_of_a_name_that_predictions_do_not_know_are_named():
+    with pytest.raises(
+        AlgorithmError, match=r"^Misnamed\.predict needs .* 'coef'\. finish returned 'weights'\.$"
+    ):
+        check_algorithm(Misnamed(learner(), Descent(0.1, steps=1), rounds=2), TASKS)
+
+
 @pytest.mark.parametrize(("kind", "said"), [(Astype, "failed on"), (Arrays, "must return torch tensors")])
 def test_what_takes_numpy_arrays_alone_is_named(kind, said):
     algorithm = kind(learner(), Descent(0.1, steps=1), rounds=2)

@@ -109,7 +109,14 @@ def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, Sta
     models = named(plan.algorithm.finish, board, block, states)
     yield "finish", models
     with suppress(InputError):  # it need not say how models predict
-        yield "predict", {"outputs": np.asarray(plan.algorithm.predict(models, block.X))}
+        try:
+            yield "predict", {"outputs": np.asarray(plan.algorithm.predict(models, block.X))}
+        except KeyError as error:
+            name = type(plan.algorithm).__name__
+            found = ", ".join(map(repr, models))
+            raise AlgorithmError(
+                f"{name}.predict needs models of the name {error}. finish returned {found}."
+            ) from error
     losses = plan.algorithm.losses(models, block)
     if losses is not None:
         yield "losses", {"loss": np.asarray(losses)}
