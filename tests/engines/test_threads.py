@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,6 +18,8 @@ from cloister.engines import Batched
 from cloister.learners import EWC, Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.networks.body_features import keep_features
+from cloister.networks.network_faults import faults_on_rows
+from cloister.networks.network_inputs import RowKind
 from cloister.networks.placement import AHEAD, side_by_side
 from cloister.sampling import Poisson
 
@@ -139,6 +142,19 @@ def test_what_a_frozen_body_makes_of_rows_does_not_depend_on_threads(block):
             done = run(plan, tasks, random_state=0, engine=Batched("cpu", block=block))
         found.add((done.board.head, done.private.models["coef"].tobytes()))
     assert len(found) == 1
+
+
+def test_a_network_is_tried_in_threads_side_by_side():
+    """Torch has one source of coins for all: what one thread does with it is not taken for another's."""
+    net, kind = nn.Linear(3, 2), RowKind((3,), torch.float32)
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: faults_on_rows(net, kind), range(100)))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [[]] * 100
 
 
 class Reusing(nn.Module):

@@ -7,6 +7,7 @@ task's data has a say in what is refused.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -33,6 +34,8 @@ TENSORS = (
     "Batched gives an algorithm torch tensors, and Local NumPy arrays: use what both have, such as a + b, "
     "a.sum(1) and 0 * a, or what belongs to the array that came."
 )
+#: Torch has one source of coins for all threads: whoever looks whether a network takes some must be alone.
+COINS = threading.RLock()
 #: Who can help with some of it.
 HELP = "cloister.learners.fix_network(net, X)"
 
@@ -181,7 +184,7 @@ def faults_on_rows(net: nn.Module, kind: RowKind) -> list[str]:
 
 def _run(net: nn.Module, rows: Tensor) -> tuple[object, bool]:
     """Return what a network says of rows, with the same coins whenever it is asked, and if it takes any."""
-    with torch.no_grad(), torch.random.fork_rng(devices=()):
+    with COINS, torch.no_grad(), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         before = torch.get_rng_state()
         outputs = net(rows)
@@ -221,7 +224,7 @@ def _faults_of_outputs(outputs: object) -> Iterator[str]:
 def unreached(net: nn.Module, rows: Tensor) -> list[str]:
     """Return the names of trained parameters that no output follows from."""
     trained = {name: w for name, w in net.named_parameters() if w.requires_grad}
-    with torch.enable_grad(), torch.random.fork_rng(devices=()):
+    with COINS, torch.enable_grad(), torch.random.fork_rng(devices=()):
         outputs = output_of(net(rows))
         slopes: tuple[Tensor | None, ...] = (None,) * len(trained)
         if outputs is not None and outputs.requires_grad:
