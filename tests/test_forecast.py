@@ -7,6 +7,8 @@ import pytest
 
 from cloister import Plan, Trust, Unit
 from cloister.algorithms import GroupMeans, Independent, Joint, Locate, LowRank, Rescaled, SharedPrior
+from cloister.algorithms.constants import SEARCH as SEARCH_CONSTANTS
+from cloister.algorithms.locate import search_share
 from cloister.audit.zoo.plans import GramOfRecords
 from cloister.channel import Channel, Outer
 from cloister.core.roster import Groups
@@ -175,3 +177,35 @@ def test_records_as_units_have_a_forecast_of_their_own_that_silo_noise_makes_wor
     assert silo.rho < secure.rho < central.rho
     assert "most of what sharing would gain" in str(central)
     assert not central.calibrated
+
+
+@pytest.mark.parametrize("n_tasks", [30, 50, 66])
+@pytest.mark.parametrize("trust", [Trust.curator(), Trust.secure_sum()], ids=["curator", "sum"])
+def test_a_search_that_can_find_nothing_says_so_and_what_would_do(n_tasks, trust):
+    def silent(tasks, epsilon):
+        algorithm = SharedPrior(Regression(4), locate=Locate())
+        plan = Plan(algorithm, n_tasks=tasks, trust=trust).calibrate(epsilon)
+        mu = plan.mechanism.budget / trust.deviation(1.0, tasks)
+        return search_share(tasks, mu) == SEARCH_CONSTANTS.nothing, plan.forecast()
+
+    nothing, told = silent(n_tasks, 1.0)
+    assert nothing
+    assert str(told).startswith(
+        f"With {n_tasks} tasks at epsilon 1 the search for targets cannot find anything"
+    )
+    assert "In narrow bounds: at rho" in str(told)
+    more, larger = told.silent.enough_tasks, told.silent.enough_epsilon
+    assert f"epsilon {larger:g} or {more} tasks." in str(told)
+    assert not silent(more, 1.0)[0]
+    assert silent(more, 1.0)[1].silent is None
+    assert silent(more - 1, 1.0)[0]
+    assert not silent(n_tasks, larger)[0]
+    assert silent(n_tasks, larger - 0.2)[0]
+    assert told.to_dict()["silent"]["enough_tasks"] == more
+
+
+def test_nothing_is_said_of_a_search_where_there_is_none_or_no_number_would_do():
+    assert Plan(SharedPrior(Regression(4)), n_tasks=20).calibrate(1.0).forecast().silent is None
+    hopeless = Plan(SharedPrior(Regression(4), locate=Locate()), n_tasks=5).calibrate(1e-6).forecast()
+    assert hopeless.silent.enough_epsilon is None
+    assert "narrow public bounds." in str(hopeless)

@@ -45,6 +45,13 @@ def test_that_nothing_was_heard_is_said():
     text = RunFindings(PLAN, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50))).location
     assert "could not find the targets above the noise" in text
     assert "0 to 50" in text
+    assert "Narrower public bounds, a larger epsilon or more tasks would help." in text
+
+
+def test_where_nothing_could_be_heard_the_remedy_is_said():
+    plan = Plan(SharedPrior(Regression(2), locate=Locate()), n_tasks=50).calibrate(1.0)
+    text = RunFindings(plan, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50))).location
+    assert str(plan.forecast().silent) in text
 
 
 def test_where_nothing_was_asked_nothing_is_said():

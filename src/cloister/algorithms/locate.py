@@ -74,15 +74,19 @@ def threshold(numbers: int = 1) -> float:
     return math.sqrt(SEARCH.significant**2 + 2 * math.log(numbers))
 
 
-def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
-    """Return the search's share of the squared budget: as much as is needed, a tenth at most.
+def most_deviations(n_tasks: int, mu: float, numbers: int = 1) -> float:
+    """Return how many deviations all tasks in one bin stand out of the noise, at the largest share.
 
-    All tasks in one bin stand ``n_tasks * mu * sqrt(share / rounds / 2 / numbers)`` deviations out of the
-    noise, as the numbers of a task share one message.
+    That is ``n_tasks * mu * sqrt(share / rounds / 2 / numbers)``, as the numbers of a task share one message.
     """
+    return n_tasks * mu * math.sqrt(MOST / ROUNDS / 2 / numbers)
+
+
+def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
+    """Return the search's share of the squared budget: as much as is needed, a tenth at most."""
     if math.isinf(mu):
         return MOST
-    stands = n_tasks * mu * math.sqrt(MOST / ROUNDS / 2 / numbers)
+    stands = most_deviations(n_tasks, mu, numbers)
     if stands < threshold(numbers):
         return SEARCH.nothing  # nothing could stand out: next to nothing is spent on it
     return MOST * min(1.0, (SEARCH.clear / stands) ** 2)
@@ -261,6 +265,10 @@ class TargetSearch(BinSearch):
     about, sought = "where targets are", "targets"
     prefix, single, count = "located", True, 1
     reach = SEARCH.target_reach  # most targets are within it
+
+    @property
+    def audible_from(self) -> float:
+        return threshold() / most_deviations(1, 1.0) if self.length else 0.0
 
     def places(self, block: Block) -> Floats:
         return _medians(block)[:, None]

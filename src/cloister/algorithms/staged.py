@@ -100,6 +100,10 @@ class Staged(Algorithm):
     def begins(self, capacity: int) -> int:
         return sum(stage.length or 0 for stage in self._stages if stage.finds_units)
 
+    @property
+    def audible_from(self) -> float:
+        return max((search.audible_from for search in self.searches), default=0.0)
+
     def init(self, block: Block, board: BoardView) -> States:
         return self.prepare(self._home({}, block, board), self.main_part(board))
 

@@ -63,6 +63,11 @@ class UnitSearch(Stage):
     finds_units = True
     sought: ClassVar[str]
 
+    @property
+    def audible_from(self) -> float:
+        """From what product of tasks and budget on it can find targets; 0 if it needs none."""
+        return 0.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartOfBoard:

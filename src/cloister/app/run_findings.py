@@ -15,6 +15,7 @@ from cloister.core.arrays import Floats, States
 from cloister.core.errors import InputError
 from cloister.core.findings import Location, Population
 from cloister.core.spelling import counted
+from cloister.plan.forecast import SilentSearch
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.store.billboard import BoardView
@@ -107,7 +108,7 @@ class RunFindings:
         if self.codebook is None:
             return None
         found = self.plan.algorithm.findings(self.board).location
-        return None if found is None else _location_in_words(found, self.codebook)
+        return None if found is None else _location_in_words(found, self.codebook, self.plan)
 
     @cached_property
     def priors(self) -> Mapping[str | None, Prior]:
@@ -239,15 +240,16 @@ def _plain(values: Floats) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
-def _location_in_words(found: Location, codebook: Codebook) -> str | None:
+def _location_in_words(found: Location, codebook: Codebook, plan: Plan) -> str | None:
     if not isinstance(codebook.target, Numeric):
         return None
     bounds = f"{codebook.target.low:g} to {codebook.target.high:g}"
     columns = _columns_found(found, codebook)
     if not found.found:
+        remedy = SilentSearch.of(plan) or "Narrower public bounds, a larger epsilon or more tasks would help."
         return (
             "The search could not find the targets above the noise: what tasks share is in the units of the "
-            f"bounds, {bounds}, and each task's own model in its own.{columns}"
+            f"bounds, {bounds}, and each task's own model in its own. {remedy}{columns}"
         )
     how = (
         f"asked privately in {counted(found.rounds, 'round')}"

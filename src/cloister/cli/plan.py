@@ -205,7 +205,8 @@ def plan(
 
 
 def _document(wish: Wish) -> dict[str, object]:
-    from cloister.cli.planning import EPSILONS, MOST_EPSILON
+    from cloister.cli.planning import EPSILONS
+    from cloister.plan.forecast import MOST_EPSILON
 
     found, plan, by_record = wish.forecast, wish.plan, wish.unit.by_record
     return {

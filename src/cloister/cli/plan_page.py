@@ -92,7 +92,7 @@ class Page:
         over = wish.over_epsilon(_EPSILONS), wish.plan.guarantee.epsilon
         among = wish.over_tasks(_TASKS), wish.tasks, wish.pays_from
         return {
-            "verdict": wish.verdict,
+            "verdict": wish.verdict if found.silent is None else f"{found.silent} {wish.verdict}",
             "detection": percent(plan.guarantee.detection()).replace(" ", "\N{NO-BREAK SPACE}"),
             "kept": kept if found.calibrated else "no forecast",
             "pays": f"≈ {wish.pays_from:,}",

@@ -15,6 +15,8 @@ from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.plan.forecast import (
     DEPENDABLE,
+    MOST_EPSILON,
+    MOST_TASKS,
     NO_GAMBLE,
     Forecast,
     band_at,
@@ -45,9 +47,7 @@ COMMON: dict[Method, str] = {
 }
 #: Budgets that are compared.
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-#: No larger epsilon is advised: it would protect hardly anybody.
-MOST_EPSILON = 16.0
-MOST_TASKS, MOST_COLUMNS = 10_000_000, 2_000
+MOST_COLUMNS = 2_000
 
 
 def stand_in(columns: int, classes: int | None = None) -> Codebook:
@@ -160,6 +160,13 @@ class Wish:
     @property
     def verdict(self) -> str | None:
         """Whether joining pays, in a sentence; by record, which unit to choose says it."""
+        told = self._verdict_in_bounds
+        if told is None or self.forecast.silent is None:
+            return told
+        return f"If the bounds of the target are narrow: {told[0].lower()}{told[1:]}"
+
+    @property
+    def _verdict_in_bounds(self) -> str | None:
         low, epsilon = self.forecast.low, self.plan.guarantee.epsilon
         if self.unit.by_record:
             return None

@@ -132,6 +132,11 @@ class Algorithm(ABC):
     def init(self, block: Block, board: BoardView) -> States:
         """Return the tasks' private state."""
 
+    @property
+    def audible_from(self) -> float:
+        """From what product of tasks and budget on its search can find targets; 0 without one."""
+        return 0.0
+
     def begins(self, capacity: int) -> int:
         """Return the round before which engines call `init`, out of so many.
 
@@ -261,6 +266,10 @@ class Wrapper(Algorithm):
 
     def channel(self, board: BoardView) -> Channel:
         return self.inner.channel(board)
+
+    @property
+    def audible_from(self) -> float:
+        return self.inner.audible_from
 
     def begins(self, capacity: int) -> int:
         return self.inner.begins(capacity)

@@ -7,19 +7,24 @@ from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` 
 a class counts as a quarter of one with a number: its Fisher information of the log-odds is p(1 - p).
 
 How wide the codebook's bounds are does not enter: a private search for where the targets are costs at most a
-tenth of the squared budget, whatever the width. But it is heard only if tasks and budget are enough, however
-few the parameters: a search counts as four of them.
+tenth of the squared budget, whatever the width, and counts as four parameters. Where tasks and budget are too
+few for it to find anything, what is forecast holds in narrow bounds alone, and `SilentSearch` says so.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
+
+if TYPE_CHECKING:
+    from cloister.plan.plan import Plan
 
 #: (rho, low, high, pays): the shortest interval with what 88 % of runs on many tables kept of the noise-free
 #: gain, so that it holds for 80 % on another one, and the share of runs that kept any; linear in log rho in
@@ -41,10 +46,74 @@ SEARCH = 4
 USUAL_ROWS = 3.0
 #: The fewest tasks that the band was measured with: of fewer it says nothing.
 FEWEST_TASKS = 16
+#: Why there is no forecast of a network.
+NETWORK = "a network (it is known for linear models)"
+#: No larger epsilon is advised: it would protect hardly anybody.
+MOST_EPSILON = 16.0
+#: No more tasks are planned for.
+MOST_TASKS = 10_000_000
 #: A gain is dependable where at least this share of it is kept.
 DEPENDABLE = 0.5
 #: From which chance of a gain on joining is no gamble.
 NO_GAMBLE = 0.7
+
+
+@dataclass(frozen=True)
+class SilentSearch:
+    """A private search that cannot find any targets, by public numbers alone, and what would let it.
+
+    Attributes
+    ----------
+    n_tasks, epsilon : int, float
+        Those of the plan.
+    enough_tasks : int, optional
+        How many tasks would do at this epsilon; None if it is more than anybody has.
+    enough_epsilon : float, optional
+        Which epsilon would do with so many tasks, of two digits; None beyond what is advised.
+    """
+
+    n_tasks: int
+    epsilon: float
+    enough_tasks: int | None
+    enough_epsilon: float | None
+
+    @classmethod
+    def of(cls, plan: Plan) -> SilentSearch | None:
+        """Return it for a plan by task; None if its search can find targets, or it has none."""
+        n_tasks, trust, needed = plan.n_tasks, plan.trust, plan.algorithm.audible_from
+        if not (needed and plan.mechanism.calibrated):
+            return None
+        heard = n_tasks * plan.mechanism.budget / trust.deviation(1.0, n_tasks)
+        if heard >= needed:
+            return None
+        assert plan.delta is not None
+        epsilon, most = plan.guarantee.epsilon, plan.delta
+        budget = tradeoff.mu(epsilon, most)
+
+        def lacks(tasks: int) -> float:
+            """Return how many times as much budget so many tasks would need."""
+            mu = tradeoff.mu(epsilon, min(most, default_delta(tasks))) / trust.deviation(1.0, tasks)
+            return needed / heard * (n_tasks * budget / trust.deviation(1.0, n_tasks)) / (tasks * mu)
+
+        few, many = n_tasks, 2 * n_tasks
+        while many <= MOST_TASKS and lacks(many) > 1:
+            few, many = many, 2 * many
+        tasks = few + bisect_left(range(few, many), -1.0, key=lambda count: -lacks(count))
+        least = tradeoff.epsilon(min(needed / heard * budget, MOST_EPSILON), most)
+        unit = 10.0 ** (math.floor(math.log10(least)) - 1)
+        larger = round(math.ceil(least / unit) * unit, 12)
+        return cls(
+            n_tasks, epsilon, tasks if many <= MOST_TASKS else None, larger if least <= MOST_EPSILON else None
+        )
+
+    def __str__(self) -> str:
+        larger = [] if self.enough_epsilon is None else [f"epsilon {self.enough_epsilon:g}"]
+        more = [] if self.enough_tasks is None else [f"{self.enough_tasks:,} tasks"]
+        instead = f", or take at least {' or '.join(larger + more)}" if larger or more else ""
+        return (
+            f"With {self.n_tasks:,} tasks at epsilon {self.epsilon:.3g} the search for targets cannot find "
+            f"anything: give the target narrow public bounds{instead}."
+        )
 
 
 @dataclass(frozen=True)
@@ -63,9 +132,10 @@ class Forecast:
         About how many tasks would make half of the gain dependable at this epsilon; None if it is already.
     group_rho : float, optional
         Signal over noise of a typical public group's own mean, where there are groups.
-    calibrated : bool
-        Whether the band was measured for such plans: of linear models, and of as many tasks. If not, it is no
-        forecast.
+    unknown : str, optional
+        Why the band is no forecast, if it was not measured for such plans.
+    silent : SilentSearch, optional
+        Where a search for targets cannot find anything. All else then holds in narrow bounds alone.
 
     Examples
     --------
@@ -79,16 +149,19 @@ class Forecast:
     pays: float
     tasks_needed: int | None = None
     group_rho: float | None = None
-    calibrated: bool = True
+    unknown: str | None = None
+    silent: SilentSearch | None = None
 
     def __str__(self) -> str:
         if self.rho == 0:
             return "Nothing is shared: every task learns alone and gains nothing from the others."
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
+        if self.silent is not None:
+            told = str(replace(self, silent=None))
+            return f"{self.silent} In narrow bounds: {told[0].lower()}{told[1:]}"
         if not self.calibrated:
-            known = f"it is known for linear models, from {FEWEST_TASKS} on"
-            return f"No forecast: too few tasks, or a network ({known})."
+            return f"No forecast: {self.unknown}."
         ends = _percent(self.low, self.high)
         if self.low < 0:
             ends = f"anything from losing {_percent(-self.low)} to keeping {_percent(self.high)}"
@@ -102,10 +175,16 @@ class Forecast:
             text += f"; a typical group's own mean is heard at rho = {self.group_rho:.3g}"
         return f"{text}."
 
-    def to_dict(self) -> dict[str, float | bool]:
+    def to_dict(self) -> dict[str, object]:
         """Return the numbers for JSON."""
         names = ("low", "high", "pays", "rho", "calibrated")
-        return {name: getattr(self, name) for name in names}
+        silent = {} if self.silent is None else {"silent": asdict(self.silent)}
+        return {name: getattr(self, name) for name in names} | silent
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the band was measured for such plans: of linear models, and of as many tasks."""
+        return self.unknown is None
 
     @property
     def chance(self) -> str:
@@ -144,7 +223,8 @@ def forecast(
     low, high, pays = band_at(rho)
     needed = None if low >= DEPENDABLE else dependable_from(n_tasks, mu, dim, rows)
     group_rho = None if group is None else rho * group / n_tasks / math.sqrt(2)
-    return Forecast(rho, low, high, pays, needed, group_rho, n_tasks >= FEWEST_TASKS)
+    few = f"too few tasks (it is known from {FEWEST_TASKS} on)" if n_tasks < FEWEST_TASKS else None
+    return Forecast(rho, low, high, pays, needed, group_rho, few)
 
 
 def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:

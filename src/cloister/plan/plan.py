@@ -24,7 +24,7 @@ from cloister.core.spec import Target
 from cloister.core.spelling import counted
 from cloister.plan.algorithm import Algorithm, Budget, PlannedStage
 from cloister.plan.board_checks import check_board, noise_of, prior_of
-from cloister.plan.forecast import SEARCH, Forecast, forecast, rows_of_classes
+from cloister.plan.forecast import NETWORK, SEARCH, Forecast, SilentSearch, forecast, rows_of_classes
 from cloister.plan.plan_file import check_document, parsed, text_of, unreadable_files_refused
 from cloister.plan.record_forecast import RecordForecast, records_heard
 from cloister.privacy import accounting
@@ -327,9 +327,10 @@ class Plan:
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
-        known = found.calibrated and self.algorithm.network is None
+        unknown = NETWORK if self.algorithm.network is not None else found.unknown
         needed = None if self.trust.at_home else found.tasks_needed
-        return replace(found, tasks_needed=needed, calibrated=known)
+        silent = SilentSearch.of(self)
+        return replace(found, tasks_needed=needed, unknown=unknown, silent=silent)
 
     def informative_rows(self, rows: float | None) -> float | None:
         """Return a guess at the rows of a task as a forecast counts them: those with classes say less."""

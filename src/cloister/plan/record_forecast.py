@@ -43,14 +43,14 @@ class RecordForecast(Forecast):
 
     @classmethod
     def of(cls, heard: float) -> RecordForecast:
-        return cls(heard, 0.0, 1.0, 0.0, calibrated=False)
+        return cls(heard, 0.0, 1.0, 0.0, unknown="it is said by Q")
 
     def __str__(self) -> str:
         if self.rho == 0 or math.isinf(self.rho):
             return super().__str__()
         return f"At Q = {self.rho:.3g} (records times mu, over parameters) {_kept(self.rho)}."
 
-    def to_dict(self) -> dict[str, float | bool]:
+    def to_dict(self) -> dict[str, object]:
         """Return Q for JSON: a band and odds, which it has none of, would be taken for some."""
         return {"heard": self.rho, "calibrated": False}
 
