@@ -161,7 +161,7 @@ class Wish:
     def verdict(self) -> str | None:
         """Whether joining pays, in a sentence; by record, which unit to choose says it."""
         told = self._verdict_in_bounds
-        if told is None or self.forecast.silent is None:
+        if told is None or not self.forecast.calibrated or self.forecast.silent is None:
             return told
         return f"If the bounds of the target are narrow: {told[0].lower()}{told[1:]}"
 

@@ -159,7 +159,8 @@ class Forecast:
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
         if self.silent is not None:
             told = str(replace(self, silent=None))
-            return f"{self.silent} In narrow bounds: {told[0].lower()}{told[1:]}"
+            narrow = f"In narrow bounds: {told[0].lower()}{told[1:]}"
+            return f"{self.silent} {narrow if self.calibrated else told}"
         if not self.calibrated:
             return f"No forecast: {self.unknown}."
         ends = _percent(self.low, self.high)
