@@ -192,7 +192,7 @@ def test_all_slots_have_the_noise_of_the_claim(louder, holds):
 def test_the_auditor_acquits_groups(inside):
     channel = Channel(4, 0.5, Grouped(inside, 7, 0.5))
     found = audit_mechanism(Gaussian(0.6), channel, n_tasks=100, draws=20_000, random_state=0)
-    assert found.verdict == "No contradiction found."
+    assert not found.convicted
     assert 0.99 < furthest_on(channel, Relation.REPLACE, tries=300).ratio <= 1 + 1e-9
 
 
@@ -223,4 +223,4 @@ def test_the_auditor_convicts_a_task_that_counts_twice(planted):
     channel = Channel(4, 0.5, planted(Plain(), 3, 0.5))
     assert furthest_on(channel, Relation.REPLACE, tries=50).breach
     found = audit_mechanism(Gaussian(0.6), channel, n_tasks=100, draws=20_000, random_state=0)
-    assert found.verdict != "No contradiction found."
+    assert found.convicted
