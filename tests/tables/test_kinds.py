@@ -455,3 +455,9 @@ def test_levels_are_read_as_people_write_them(tmp_path):
     sex = replace(book.features[0], ignore_case=False)
     assert sex.admit(["Weiblich", "x"])[0] == "ignore_case = true"
     assert sex.admit(["x"])[0].startswith('"x" = LEVEL among its aliases')
+    assert sex.admit(["x", "y", "x"])[0].startswith('"x" = LEVEL, "y" = LEVEL among its aliases')
+    assert Numeric("age", 0, 9).mend(["1.234,5"]) == [
+        "write 1234.5 instead of 1.234,5: without marks between thousands"
+    ]
+    with pytest.raises(InputError, match="dates without quotes: 2024-01-31"):
+        Numeric("when", "01.01.2024", "31.12.2024")  # type: ignore[arg-type]

@@ -56,10 +56,12 @@ class Numeric(Feature):
     options: ClassVar[tuple[str, ...]] = ("transform", "cuts", "knots", "missing")
 
     def __post_init__(self) -> None:
+        quoted = isinstance(self.low, str) and self.low[:1].isdigit()
         require(
             is_real(self.low) and is_real(self.high) and 0 < (self.high - self.low) / 2 < math.inf,
             f"bounds of {self.name!r} must be two finite numbers, low < high. Got ({self.low!r}, "
-            f"{self.high!r}). Write the lowest and the highest value that are publicly possible.",
+            f"{self.high!r}). Write the lowest and the highest value that are publicly possible"
+            f"{', dates without quotes: 2024-01-31' if quoted else ''}.",
         )
         object.__setattr__(self, "low", float(self.low))
         object.__setattr__(self, "high", float(self.high))
@@ -168,8 +170,10 @@ class Numeric(Feature):
         advice = []
         if any(set(cell) <= set("-–—") for cell in cells):
             advice.append("leave a cell empty where there is no number, instead of a dash")
-        if any(re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell) for cell in cells):
-            advice.append("write 1234 instead of 1,234: without marks between thousands")
+        marked = (cell for cell in cells if re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell))
+        if (cell := next(marked, None)) is not None:
+            example = "1234.5 instead of 1.234,5" if re.search(r"\..*,", cell) else "1234 instead of 1,234"
+            advice.append(f"write {example}: without marks between thousands")
         if any(map(is_number, cells)):
             advice.append("write a finite number, or leave a cell empty where there is none")
         return advice or ["write a number in every cell, or leave it empty where there is none"]
@@ -372,7 +376,7 @@ class Categorical(Feature):
         others = [cell for cell in cells if cell not in same]
         found = ["ignore_case = true"] if same else []
         if others:
-            entry = f'"{others[0]}" = LEVEL'
+            entry = ", ".join(f'"{word}" = LEVEL' for word in dict.fromkeys(others))
             alias = f"{entry} among its aliases" if self.aliases else f"aliases = {{ {entry} }}"
             found.append(
                 f"{alias}, with the level that it means for LEVEL; or, if it says that nothing is known, "
