@@ -56,7 +56,8 @@ class Numeric(Feature):
     options: ClassVar[tuple[str, ...]] = ("transform", "cuts", "knots", "missing")
 
     def __post_init__(self) -> None:
-        quoted = isinstance(self.low, str) and self.low[:1].isdigit()
+        low: object = self.low  # of a file: anything
+        quoted = isinstance(low, str) and low[:1].isdigit()
         require(
             is_real(self.low) and is_real(self.high) and 0 < (self.high - self.low) / 2 < math.inf,
             f"bounds of {self.name!r} must be two finite numbers, low < high. Got ({self.low!r}, "
