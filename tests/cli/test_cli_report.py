@@ -163,7 +163,7 @@ def test_the_operators_edition(canary: Path) -> None:
     assert "By how many rows a task has" in text
     assert "How far tasks were drawn together" in text
     assert re.search(r"(narrower|wider) by \d+\s%", text)
-    assert "this was expected: at rho" in text
+    assert "this was expected: with 41 tasks at epsilon" in text
     assert "Plan: shared-prior, after a private search for targets and features, over 41 tasks" in text
     assert f"cloister verify {canary / 'run'} --head" in text
     plan = Plan.load(canary / "run" / "plan.toml")
