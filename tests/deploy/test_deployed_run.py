@@ -159,7 +159,7 @@ with Processes.at(Path(sys.argv[1])) as processes:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGHUP, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_what_was_started_ends_with_who_has_started_it(tmp_path, how):
     command = [sys.executable, "-c", STARTS, str(tmp_path / "logs")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as starter:

@@ -135,7 +135,9 @@ def test_targets_that_lost_their_name_are_found_in_the_bounds(fitted):
     assert again.codebook_ == fitted.codebook_
     with pytest.raises(InputError, match=r"Missing: \['target'\]"):
         clone(fitted).set_params(bounds=BOUNDS | {"hair": (0, 1)}).fit(X, PUPILS["score"].to_numpy())
-    stacked = StackingRegressor([("one", clone(fitted))], LinearRegression(), cv=KFold(2, shuffle=True))
+    stacked = StackingRegressor(
+        [("one", clone(fitted))], LinearRegression(), cv=KFold(2, shuffle=True, random_state=0)
+    )
     assert stacked.fit(X, PUPILS["score"]).score(X, PUPILS["score"]) > 0.8
 
 
