@@ -64,7 +64,7 @@ single-task-classifier/1 single-task-regressor/1
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
     "cloister.algorithms": {
-        *("ClassCaution", "Look", "NumberCaution", "OwnRecords", "PartOfBoard", "Place", "Search"),
+        *("Look", "OwnRecords", "PartOfBoard", "Place", "Search"),
         *(
             f"{of}Constants"
             for of in ["Budget", "Covariance", "Group", "Histogram", "Mean", "Pooled", "Population"]
