@@ -95,8 +95,8 @@ TITLES = {
     "chem97_high": "Chem97 score ≥ 8, log-loss",
     "contraception": "Contraception, log-loss",
     "landmine": "Landmine, log-loss",
-    "nlswork": "Wages of women (nlswork)",
-    "migraine": "Headaches (migraine)",
+    "radon": "Radon in houses",
+    "immunization": "Immunized children, log-loss",
     "low_rank": "made, weights of rank 4",
     "group_sparse": "made, 4 features of 30 matter",
 }

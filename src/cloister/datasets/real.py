@@ -3,7 +3,8 @@
 The data are public, and most codebooks were written with them in sight: the bounds are round constants, but
 some of them, and the choice of features, would not have been made blindly. Do not take them as a model of
 how to write a codebook for private data. Those of
-``nlswork`` and ``migraine`` were written from the tables' documentation, before any model was fitted.
+``nlswork``, ``migraine``, ``radon`` and ``immunization`` were written from the tables' documentation, before
+any model was fitted.
 
 Where tasks are nested in public groups (``chem97``, ``gapminder``, ``insteval``), `Dataset.group` has them.
 
@@ -255,6 +256,37 @@ _RECIPES = {
         description="Kostecki-Dillon's migraine treatment: whether a patient had a headache on a day, from "
         "days since the onset of treatment (clipped at a month), whether it has begun, age, air quality, "
         "medication, type of migraine and sex.",
+    ),
+    "radon": _Recipe(
+        ("HLMdiag", "radon"),
+        task="county",
+        target="log_radon",
+        bounds={"basement": [0, 1], "uranium": (-1.5, 1), "log_radon": (-3, 4)},
+        derived={"log_radon": lambda table: table["log.radon"]},
+        description="Radon in houses of the counties of Minnesota: log of the activity (0.05 to 55 pCi/l), "
+        "from whether it was measured in the basement (0) or on the first floor, and the log of the soil's "
+        "uranium, which is the county's.",
+    ),
+    "immunization": _Recipe(
+        ("mlmRev", "guImmun"),
+        task="comm",
+        target="immun",
+        bounds={
+            "kid2p": ["N", "Y"],
+            "mom25p": ["N", "Y"],
+            "ord": ["01", "23", "46", "7p"],
+            "ethn": ["L", "N", "S"],
+            "momEd": ["N", "P", "S"],
+            "husEd": ["N", "P", "S", "U"],
+            "momWork": ["N", "Y"],
+            "rural": ["N", "Y"],
+            "pcInd81": (0, 1),
+            "immun": ["N", "Y"],
+        },
+        description="Guatemala 1987: whether a child of a community has all its immunizations, from whether "
+        "it is two years old or more, its mother 25 or more, its order of birth, the family's ethnic group, "
+        "education of mother and husband, whether the mother works, whether the community is rural, and the "
+        "indigenous share of it.",
     ),
     "gapminder": _Recipe(
         ("gapminder", "gapminder"),
