@@ -1,4 +1,4 @@
-"""Seventeen false claims: what mechanisms promise, and what an attack measures.
+"""Nineteen false claims: what mechanisms promise, and what an attack measures.
 
 Every red dot is a lower bound on the epsilon of a mechanism, found by running it; the cross is what
 it claims. Green is the repaired twin of each under the very same attack. `cloister museum` prints

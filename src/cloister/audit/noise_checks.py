@@ -18,7 +18,7 @@ numbers, those of a generator that begins anew come again at some distance.
 *Last bits.* A mechanism that says it is exact releases integers times public steps, and no number is
 impossible. If what it adds is a float instead, releases lie between the steps, and the attack on floating
 point works: some small results cannot be a message plus noise
-(:func:`~cloister.audit.museum.noise_exhibits.floating_point_hits`). On steps that are powers of two an
+(:func:`~cloister.audit.releases.floating_point_hits`). On steps that are powers of two an
 integer is never such a number, so one of them is enough. Sums of nothing, odd and even ones, and those of
 messages are released, as lowest bits may depend on the sum. Neither test convicts by chance.
 """
@@ -36,7 +36,6 @@ from scipy.special import betainc, chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
 from cloister.audit import releases
 from cloister.audit.keys import keys_are_secret
-from cloister.audit.museum.noise_exhibits import floating_point_hits
 from cloister.audit.releases import ChannelInUse, Runs, channels_in_use, in_release_units, in_round, whole
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
@@ -479,4 +478,6 @@ def _impossible(released: Floats, channel: Channel) -> int:
     """Count releases of nothing that cannot be a message plus a float, where no integer could be one."""
     mantissas, exponents = np.frexp(channel.steps)
     tested = released[:, (mantissas == 0.5) & (exponents > -40)]
-    return sum(int(floating_point_hits(tested, v).sum()) for v in (1.0, 1 / 3, 1 / np.sqrt(channel.dim)))
+    return sum(
+        int(releases.floating_point_hits(tested, v).sum()) for v in (1.0, 1 / 3, 1 / np.sqrt(channel.dim))
+    )

@@ -15,6 +15,7 @@ The target takes part in the rounds in which it is most exposed. Of a long run t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -361,3 +362,23 @@ def _transcripts(
 
 def _other(source: Randomness, number: int) -> Randomness:
     return source.derived("stream", number)
+
+
+def floating_point_hits(values: Floats, v: float) -> NDArray[np.bool_]:
+    """Say which released numbers cannot be v plus double-precision noise, rounded.
+
+    Parameters
+    ----------
+    values : array
+        Released numbers, in the units of v, less nothing: the others' sum is zero.
+    v : float
+        What the task is suspected of having said in each of these coordinates.
+
+    Examples
+    --------
+    >>> floating_point_hits(np.array([0.25, 2.0**-60]), v=1 / 3)
+    array([False,  True])
+    """
+    exponent = math.frexp(v)[1] - 1
+    steps = np.ldexp(values, 53 - exponent)  # in units of 2^(e-1-52); exact
+    return np.asarray((np.abs(values) < 2.0 ** (exponent - 2)) & (steps != np.rint(steps)))

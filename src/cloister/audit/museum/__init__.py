@@ -18,6 +18,7 @@ from cloister.audit.museum.exhibit import (
 )
 from cloister.audit.museum.first_version_exhibits import first_version_exhibits
 from cloister.audit.museum.noise_exhibits import floating_point_exhibits, randomness_exhibits
+from cloister.audit.museum.record_exhibits import record_exhibits
 from cloister.audit.museum.sampling_exhibits import sampling_exhibits, weight_exhibits
 from cloister.audit.museum.scale_exhibits import local_noise_exhibits, tree_exhibits
 from cloister.audit.museum.state_exhibits import state_exhibits
@@ -41,6 +42,7 @@ def museum() -> tuple[Exhibit, ...]:
         *local_noise_exhibits(),
         *sampling_exhibits(),
         *weight_exhibits(),
+        *record_exhibits(),
         *state_exhibits(),
         *floating_point_exhibits(),
         *randomness_exhibits(),

@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf
 
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.audit.releases import repeated
+from cloister.audit.releases import floating_point_hits, repeated
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
 from cloister.core.lifts import Lift, Plain, Relation
@@ -191,26 +190,6 @@ def _half(claim: Claim, enough: float) -> Exhibit:
 
 
 _RUNS = 250  # at a time
-
-
-def floating_point_hits(values: Floats, v: float) -> NDArray[np.bool_]:
-    """Say which released numbers cannot be v plus double-precision noise, rounded.
-
-    Parameters
-    ----------
-    values : array
-        Released numbers, in the units of v, less nothing: the others' sum is zero.
-    v : float
-        What the task is suspected of having said in each of these coordinates.
-
-    Examples
-    --------
-    >>> floating_point_hits(np.array([0.25, 2.0**-60]), v=1 / 3)
-    array([False,  True])
-    """
-    exponent = math.frexp(v)[1] - 1
-    steps = np.ldexp(values, 53 - exponent)  # in units of 2^(e-1-52); exact
-    return np.asarray((np.abs(values) < 2.0 ** (exponent - 2)) & (steps != np.rint(steps)))
 
 
 def hit_probability(v: float, deviation: float) -> float:
