@@ -61,6 +61,22 @@ def kind(desk):
         del sys.modules["shrunken"]
 
 
+@pytest.fixture
+def own_names(monkeypatch):
+    """Forget afterwards what a test imports by the user's names, and where from.
+
+    A module that a test leaves behind is another folder's to the next one that has a folder of its own: when
+    tests of this file came to one process in two parts, `verify` refused the file of the second part.
+    """
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {name: sys.modules.pop(name, None) for name in ("shrunken", "broken")}
+    yield
+    for name, module in before.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
 @pytest.fixture(scope="module")
 def tasks(desk):
     rows = np.genfromtxt(desk / "rows.csv", delimiter=",", dtype=None, names=True, encoding="utf-8")
@@ -112,13 +128,14 @@ def test_from_python(desk, kind, tasks, finished):
     assert not audit(plan, draws=2000, random_state=0).convicted
 
 
+@pytest.mark.usefixtures("own_names")
 def test_verify_without_the_class_neither_passes_nor_convicts(desk, finished, tmp_path):
     """Of a folder that Python saved: what can be checked is, and its guarantee is compared, to the letter."""
     folder, types = finished.save(tmp_path / "saved"), ["--types", str(desk / "shrunken.py:ShrunkenRidge")]
 
     def verdict(*arguments):
-        result = command(desk, "verify", folder, *arguments)  # a process of its own, as a user has
-        return result.returncode, " ".join(result.stdout.split())
+        result = CliRunner().invoke(app, ["verify", str(folder), *arguments])
+        return result.exit_code, " ".join(result.stdout.split())
 
     code, said = verdict()
     assert (code, "passes" in said) == (3, False)
@@ -225,20 +242,19 @@ def test_a_file_of_the_same_name_that_computes_otherwise_is_found_out(desk, fini
         ("codebook.toml:Mine", "there is no module 'codebook.toml' here"),
     ],
 )
+@pytest.mark.usefixtures("own_names")
 def test_what_cannot_be_handed_over_gets_a_sentence(desk, types, sentence, monkeypatch):
     (desk / "broken.py").write_text("1 / 0\n")
     (desk / "json.py").write_text("Mine = 1\n")
     monkeypatch.chdir(desk)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "shrunken", raising=False)  # of another folder, by another test
     with pytest.raises(cl.errors.InputError, match=re.escape(sentence)):
         own_types([types])
 
 
+@pytest.mark.usefixtures("own_names")
 def test_what_lies_in_a_folder_takes_no_installed_module_s_place(desk, monkeypatch):
     """Whoever can write where a command is given cannot make it run their `json`."""
     (desk / "json.py").write_text("Mine = 1\n")
     monkeypatch.chdir(desk)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     assert own_types(["json:JSONDecoder"]) == [json.JSONDecoder]
     assert sys.path[-1] == str(desk)
