@@ -7,7 +7,8 @@ of a fresh row, so that a loss is the excess over the noise and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,23 @@ class Drawn:
     fresh: Floats
     expected: Floats
     fresh_task: Index
-    bounds: dict[int | str, tuple[float, float]] = field(default_factory=dict)
+    bounds: dict[int | str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Institutions whose scores, so many times as large and higher, are log-odds of a 1."""
+
+    scores: Institutions
+    steep: float = 1.5
+    shift: float = 0.0
+
+    @property
+    def label(self) -> str:
+        odd = [f"{self.steep:g} as steep"] * (self.steep != 1.5) + [f"shift {self.shift:g}"] * bool(
+            self.shift
+        )
+        return ", ".join([self.scores.label, *odd])
 
 
 def draw(given: Institutions, seed: int) -> Drawn:
@@ -76,6 +93,21 @@ def draw(given: Institutions, seed: int) -> Drawn:
     }
     bounds["y"] = (-reach, reach)
     return Drawn(X[:n], y[:n].clip(*bounds["y"]), task[:n], X[n:], expected[n:], task[n:], bounds)
+
+
+def draw_classes(given: Classes, seed: int) -> Drawn:
+    """Draw institutions whose targets are 0 or 1; what is to be expected of a fresh row is a chance of 1."""
+    numbers = draw(given.scores, seed)
+    rng = np.random.default_rng([seed, 2, *given.label.encode()])
+    scores = np.random.default_rng([seed, *given.scores.label.encode()])  # the same law, without its noise
+    sizes = np.bincount(numbers.task)
+    both = np.concatenate([numbers.task, numbers.fresh_task])
+    scores.uniform(size=len(sizes))  # the draws of the sizes
+    _, expected, _ = given.scores.law(scores, both, given.scores.count, given.scores.features)
+    chance = 1 / (1 + np.exp(-(given.steep * expected + given.shift)))
+    y = (rng.random(len(numbers.y)) < chance[: len(numbers.y)]) * 1.0
+    bounds = {name: limits for name, limits in numbers.bounds.items() if name != "y"} | {"y": [0, 1]}
+    return replace(numbers, y=y, expected=chance[len(y) :], bounds=bounds)
 
 
 def _correlated(rng: np.random.Generator, count: int, d: int) -> Floats:
@@ -190,3 +222,13 @@ NOISE = tuple(
     Institutions(f"noise {noise:g}", alike(0.05), 15, (200, 200), 20, noise=noise) for noise in (0.05, 3.0)
 )
 GRID = (*REGULAR, *UNEQUAL, *ODD, *BOUNDS, *NOISE)
+
+#: Two classes: the same laws as log-odds, of fewer sizes, one that is rare, and scores that leave no doubt.
+CLASS_GRID = (
+    *(Classes(one) for one in REGULAR if one.features in (5, 20) and one.count * one.rows[0] <= 10_000),
+    *(Classes(one) for one in (*UNEQUAL[:2], *ODD, *BOUNDS)),
+    Classes(Institutions("between 0.05", alike(0.05), 10, (200, 200), 10), shift=-4.0),
+    Classes(Institutions("between 0.05", alike(0.05), 10, (1000, 1000), 10), shift=-4.0),
+    Classes(Institutions("between 0.05", alike(0.05), 10, (200, 200), 10), steep=5.0),
+    Classes(Institutions("between 0.05", alike(0.05), 10, (1000, 1000), 10), steep=5.0),
+)

@@ -74,7 +74,7 @@ WORKING_VALUES = {
         *("HistogramSearch", "Looks"),
     },
     "cloister.learners": {
-        *("NumberConstants", "ScoreConstants", "TrustConstants"),
+        *("NumberConstants", "ResidualConstants", "ScoreConstants", "TrustConstants"),
         *(
             "Candidate",
             "Free",

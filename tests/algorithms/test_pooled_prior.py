@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import chi2
+from sklearn.linear_model import LogisticRegression
 
 import cloister as cl
 from cloister.algorithms import Independent, LocateRecords, PooledPrior
@@ -18,14 +19,16 @@ from cloister.algorithms.prior.pooled import Look, Place, posterior
 from cloister.algorithms.prior.pooled_prior import OwnRecords
 from cloister.core.lifts import svec
 from cloister.errors import InputError, PlanError
-from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor
+from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor, SingleTaskClassifier
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
+from cloister.learners.linear.residuals import OfNumbers
 from cloister.mechanisms import Gaussian, NoNoise
 
 D, SIZE = 4, 5
 LOCATE = LocateRecords((1, 2, 3, 4), indicators=(4,))
 PRIOR = PooledPrior(Regression(SIZE), LOCATE)
+CLASSES = PooledPrior(Classification(SIZE), replace(LOCATE, targets=False))
 
 
 def institutions(
@@ -45,6 +48,11 @@ def institutions(
     return tasks, Z[fresh].reshape(count, 50, SIZE), expected[fresh].reshape(count, 50)
 
 
+def of_classes(tasks: cl.Tasks) -> cl.Tasks:
+    """Return the same rows with a class for what is above the middle."""
+    return replace(tasks, y=(tasks.y > np.median(tasks.y)) * 1.0)
+
+
 def plan_of(tasks: cl.Tasks, mechanism=None, rows=None, algorithm=PRIOR) -> cl.Plan:
     unit = cl.Unit.record(len(tasks.y) if rows is None else rows)
     return cl.Plan(algorithm, mechanism or Gaussian(), n_tasks=len(tasks), unit=unit, delta=1e-6)
@@ -57,57 +65,73 @@ def excess(done, fresh: np.ndarray, expected: np.ndarray) -> float:
 # ------------------------------------------------------------------ what leaves
 
 SMALL = institutions(3, 20)[0]
-BOARD = cl.run(plan_of(SMALL, NoNoise()), SMALL).board
-CHANNELS = [one.channels[0] for one in plan_of(SMALL, NoNoise()).rounds[:2]]
+#: Priors of numbers and of classes, with rows of their kind.
+KINDS = {PRIOR: SMALL, CLASSES: of_classes(SMALL)}
+BOARDS = {
+    prior: cl.run(plan_of(rows, NoNoise(), algorithm=prior), rows).board for prior, rows in KINDS.items()
+}
+CHANNELS = {
+    prior: [one.channels[0] for one in plan_of(rows, NoNoise(), algorithm=prior).rounds]
+    for prior, rows in KINDS.items()
+}
 ROWS = st.tuples(arrays(float, SIZE, elements=st.floats(-3, 3)), st.floats(-1e3, 1e3))
+ROUNDS = (0, 1, 3)
+kinds = pytest.mark.parametrize("prior", KINDS, ids=("numbers", "classes"))
 
 
-def said(row: np.ndarray, target: float, at: int, weight: float = 1.0) -> np.ndarray:
-    """Return what a record adds to the sum of the histograms, or of the first look."""
+def said(prior: PooledPrior, row: np.ndarray, target: float, at: int) -> np.ndarray:
+    """Return what a record adds to the sum of the histograms, or of a look."""
     block = cl.core.tasks.Block(
-        np.zeros(1), row[None, None], np.array([[target]]), np.full((1, 1), weight), np.zeros(1, np.uint64)
+        np.zeros(1), row[None, None], np.array([[target]]), np.ones((1, 1)), np.zeros(1, np.uint64)
     )
-    return CHANNELS[at].total(PRIOR.send({}, block, BOARD.before(at))[0])
+    return CHANNELS[prior][at].total(prior.send({}, block, BOARDS[prior].before(at))[0])
 
 
-@given(ROWS, ROWS)
+@kinds
+@given(one=ROWS, other=ROWS)
 @settings(max_examples=60, deadline=None)
-def test_no_two_records_differ_by_more_than_is_priced(one, other):
-    for at, channel in enumerate(CHANNELS):
-        mine, yours = said(*one, at), said(*other, at)
+def test_no_two_records_differ_by_more_than_is_priced(prior, one, other):
+    for at in ROUNDS:
+        channel, mine, yours = CHANNELS[prior][at], said(prior, *one, at), said(prior, *other, at)
         assert np.linalg.norm(mine - yours) <= channel.sensitivity("replace") * (1 + 1e-12)
         assert np.linalg.norm(mine) <= channel.sensitivity("zero_out") * (1 + 1e-12)
 
 
-def test_what_is_priced_is_attained():
-    """By records with all values in other bins, and by residuals of either sign on a row of full length."""
-    root = np.sqrt(SIZE)
+@kinds
+def test_what_is_priced_is_attained(prior):
+    """By records with all values in other bins, and by residuals of either sign on a row of full length.
+
+    Of classes it is attained in the first look, from where either class is a residual of a whole clip.
+    """
+    root, ends = np.sqrt(SIZE), (-9.0, 9.0) if prior is PRIOR else (0.0, 1.0)
     low, high = (np.array([1.0, *[sign] * D]) / root for sign in (-1, 1))
-    pairs = [(said(low, -1.0, 0), said(high, 1.0, 0)), (said(high, -9.0, 1), said(high, 9.0, 1))]
-    for channel, (one, other) in zip(CHANNELS, pairs, strict=True):
+    pairs = [(said(prior, low, -1.0, 0), said(prior, high, 1.0, 0))]
+    pairs.append((said(prior, high, ends[0], 1), said(prior, high, ends[1], 1)))
+    for channel, (one, other) in zip(CHANNELS[prior], pairs, strict=False):
         assert np.linalg.norm(one - other) == pytest.approx(channel.sensitivity("replace"), abs=1e-9)
         assert np.linalg.norm(one) == pytest.approx(channel.sensitivity("zero_out"), abs=1e-9)
 
 
-def test_the_noise_is_that_of_one_record():
+@kinds
+def test_the_noise_is_that_of_one_record(prior):
     """Releases less the sums that they are of: normal numbers of the scale that mu says.
 
     A scale two thirds or one and a half times as large would be told apart; false alarms one in a million.
     """
-    plan, exact = plan_of(SMALL, Gaussian(0.5)), plan_of(SMALL, NoNoise())
+    rows = KINDS[prior]
+    plan = plan_of(rows, Gaussian(0.5), algorithm=prior)
     for seed in range(2):
-        board = cl.run(plan, SMALL, random_state=seed).board
+        board = cl.run(plan, rows, random_state=seed).board
         block = cl.core.tasks.Block(
-            np.arange(60), SMALL.X[:, None], SMALL.y[:, None], np.ones((60, 1)), np.zeros(60, np.uint64)
+            np.arange(60), rows.X[:, None], rows.y[:, None], np.ones((60, 1)), np.zeros(60, np.uint64)
         )
-        assert exact.rounds[1].channels == plan.rounds[1].channels
         for at, one in enumerate(plan.rounds):
             (channel,) = one.channels
-            total = channel.total(PRIOR.send({}, block, board.before(at))[0])
+            total = channel.total(prior.send({}, block, board.before(at))[0])
             scale = channel.sensitivity("replace") / (0.5 * np.sqrt(one.share))
             noise = (board.releases[at].value - total) / scale
             low, high = chi2.ppf([5e-7, 1 - 5e-7], noise.size)
-            if at == 0:  # 320 numbers
+            if at == 0:  # 320 numbers, or 256
                 assert low * 1.5**2 > noise.size > high / 1.5**2
             assert low < np.square(noise).sum() < high
 
@@ -117,6 +141,11 @@ def test_records_speak_by_themselves():
     cl.check_algorithm(PooledPrior(Regression(SIZE)), SMALL, unit=cl.Unit.record(60))
     level = cl.Tasks.from_arrays(np.ones((60, 1)), SMALL.y, np.arange(60) % 3)
     cl.check_algorithm(PooledPrior(Regression(1), LocateRecords()), level, unit=cl.Unit.record(60))
+
+
+@pytest.mark.slow
+def test_records_with_classes_speak_by_themselves():
+    cl.check_algorithm(CLASSES, KINDS[CLASSES], unit=cl.Unit.record(60))
 
 
 # ------------------------------------------------------------------ what is made of it
@@ -153,14 +182,14 @@ def test_a_posterior_covers_where_the_mean_is():
             seen[np.diag_indices(size)] = records * moments.diagonal() + np.sqrt(2) * noise.diagonal()
             spread = 0.3 * np.sqrt(records) * np.linalg.cholesky(moments) @ rng.standard_normal(size)
             score = records * moments @ (truth - point) + spread + 12.0 * rng.standard_normal(size)
-            looks.append(Look(point, 0.3, 1.0, seen, score, 40.0, 12.0))
+            looks.append(Look(OfNumbers(), point, 9.0, 0.3, seen, score, 40.0, 12.0))
             found = posterior(looks, records, before)
             point = found.mean
         away = found.mean - truth
         errors.append(float(away @ np.linalg.solve(found.covariance, away)) / size)
     assert 0.3 < np.median(errors) < 1.7
     told = svec(np.block([[seen, score[:, None]], [score[None], np.array([[90.0]])]])) / 2
-    again = Look.of(point, 1.0, records, told, 20.0)
+    again = Look.of(OfNumbers(), point, 1.0, records, told, 20.0)
     assert np.allclose(again.moments, seen)
     assert np.allclose(again.score, score)
 
@@ -186,7 +215,7 @@ def test_a_task_takes_its_own_records_out_of_the_sums():
     done = cl.run(plan_of(tasks, NoNoise()), tasks)
     board, block = PRIOR.main_part(done.board), next(tasks.blocks())
     homes = [Home({}, block.take([who]), PRIOR.units(board)) for who in range(3)]
-    own = [OwnRecords.of(home, True) for home in homes]
+    own = [OwnRecords.of(home, True, PRIOR.residuals) for home in homes]
     for who in range(3):
         look = PRIOR.look(board.releases[1], board.before(1), own[who])
         others = sum(one.X.T @ one.X for one in own if one is not own[who])
@@ -259,9 +288,11 @@ def test_a_plan_by_task_and_rows_without_numbers_are_refused():
     with pytest.raises(PlanError, match="unit"):
         cl.Plan(PRIOR, n_tasks=3)
     with pytest.raises(PlanError, match="numbers"):
-        PooledPrior(Classification(SIZE))
+        PooledPrior(Classification(SIZE, 3))
     with pytest.raises(PlanError, match="targets=True"):
         PooledPrior(Regression(SIZE), replace(LOCATE, targets=False))
+    with pytest.raises(PlanError, match="targets=False if not"):
+        PooledPrior(Classification(SIZE), LOCATE)
 
 
 def test_an_estimator_takes_a_unit_and_keeps_it(tmp_path):
@@ -282,10 +313,57 @@ def test_an_estimator_takes_a_unit_and_keeps_it(tmp_path):
         SharedPriorRegressor(bounds=bounds, unit="record").fit(X, y, tasks=task)
     with pytest.raises(InputError, match="for all tasks alike"):
         SharedPriorRegressor(bounds=bounds, unit=cl.Unit.record(900), structure="mean").fit(X, y, tasks=task)
-    with pytest.raises(InputError, match="target is a number"):
-        SharedPriorClassifier(bounds=bounds | {"y": [0, 1]}, unit=cl.Unit.record(900)).fit(
-            X, y > 0, tasks=task
-        )
+    several = SharedPriorClassifier(bounds=bounds | {"y": [0, 1, 2]}, unit=cl.Unit.record(900))
+    weighed = SharedPriorClassifier(
+        bounds=bounds | {"y": [0, 1]}, unit=cl.Unit.record(900), class_weight={0: 1, 1: 2}
+    )
+    for refused in (several, weighed):
+        with pytest.raises(InputError, match="number, or two classes without"):
+            refused.fit(X, (y > 0) * 1, tasks=task)
+
+
+def test_a_classifier_takes_a_unit(tmp_path):
+    """Eight institutions of sixty rows foresee better than alone; what is saved says the same again."""
+    rng = np.random.default_rng(0)
+    X, task = rng.uniform(0, 1, (480 + 8 * 200, 8)), np.tile(np.arange(8), 260)
+    chance = 1 / (1 + np.exp(-(X - 0.5) @ np.tile([4.0, -3.0], 4)))
+    y = np.where(rng.random(len(X)) < chance, "yes", "no")
+    bounds, unit = dict.fromkeys(range(8), (0, 1)) | {"y": ["no", "yes"]}, cl.Unit.record(480)
+    own, fresh = slice(480), slice(480, None)
+    told = []
+    for model in (
+        SingleTaskClassifier(bounds=bounds),
+        SharedPriorClassifier(bounds=bounds, epsilon=8.0, delta=1e-6, unit=unit, random_state=0),
+    ):
+        model.fit(X[own], y[own], tasks=task[own])
+        told.append(model.predict_proba(X[fresh], tasks=task[fresh])[:, 1])
+    alone, joined = (float(np.square(one - chance[fresh]).mean()) for one in told)
+    assert joined < 0.7 * alone
+    assert model.guarantee_.unit == "record"
+    model.save(tmp_path / "run")
+    again = cl.load(tmp_path / "run")
+    assert np.array_equal(again.predict_proba(X[fresh], tasks=task[fresh])[:, 1], told[1])
+    stranger = again.predict_proba(X[fresh], tasks=np.full(1600, 99))[:, 1]
+    assert float(np.square(stranger - chance[fresh]).mean()) < alone
+    models = cl.replay(
+        again.plan_,
+        again.billboard_,
+        SharedPriorClassifier(bounds=bounds).reader.encode(X[own], y[own], task[own]).tasks,
+    )
+    assert np.allclose(models["coef"], model.run_.models["coef"])
+
+
+def test_classes_are_foreseen_as_by_one_logistic_regression_of_all_rows():
+    """Without noise three looks find its weights, of rows that are shorter than they are too."""
+    rng = np.random.default_rng(0)
+    X, weights = 0.1 * rng.standard_normal((6000, D)), 10 * np.array([1.0, -2.0, 0.5, 0.0])
+    y = (rng.random(6000) < 1 / (1 + np.exp(1 - X @ weights))) * 1.0
+    rows = cl.Tasks.from_arrays(np.column_stack([np.ones(6000), X]) / np.sqrt(SIZE), y, np.arange(6000) % 6)
+    board = CLASSES.main_part(cl.run(plan_of(rows, NoNoise(), algorithm=CLASSES), rows).board)
+    told = CLASSES.units(board).models({"coef": CLASSES.place(board).mean[None]})["coef"][0]
+    together = LogisticRegression(C=1e9, tol=1e-9).fit(X, y)
+    assert np.allclose(told[1:] / np.sqrt(SIZE), together.coef_[0], atol=0.5)
+    assert abs(told[0] / np.sqrt(SIZE) - together.intercept_[0]) < 0.05
 
 
 def test_an_estimator_protects_persons():

@@ -125,10 +125,6 @@ class PooledConstants:
     """Where weights lie, by all records together."""
 
     looks: int = tuned(3, "rounds; one loses a tenth to a third, five gain nothing", "records, record-harm")
-    clip: float = tuned(1.25, "deviations of residuals that are told", "records, record-harm")
-    narrowest: float = derived(0.01, "deviation of residuals, in clips, below which none is told from none")
-    spreads: int = derived(200, "deviations that are tried: steps of 3 %")
-    exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
     least: float = tuned(0.05, "least eigenvalue of moments, of their mean", "records, record-harm")
     signal: float = derived(0.01, "part of the noise's variance that is taken for signal at least")
     unfound: float = derived(0.5, "deviation of targets that nobody looks for: half of their bounds' half")
@@ -136,7 +132,6 @@ class PooledConstants:
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
     )
     shared: float = tuned(0.7, "of shared priors' weight: nobody asks how many they serve", "record-harm")
-    usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
     levels: tuple[float, ...] = tuned(
         (0.03, 1.0), "how levels vary, of the targets' variance", "records, record-harm"
     )

@@ -24,7 +24,7 @@ from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
 from cloister.core.findings import EarlierPrior
 from cloister.core.lifts import Absolute
-from cloister.core.spec import DataSpec
+from cloister.core.spec import DataSpec, Target
 from cloister.learners.home import Home
 from cloister.plan.algorithm import Budget
 
@@ -107,15 +107,23 @@ def _normal(counts: Floats, part: Floats, noise: float, records: float) -> tuple
 
 @dataclass(frozen=True)
 class HistogramSearch(UnitSearch):
-    """One round in which records say where their values lie: of targets, and of some columns."""
+    """One round in which records say where their values lie: of targets that are numbers, and of columns."""
 
     columns: tuple[int, ...]
     constant: float
     indicators: tuple[int, ...]
     reach: float
+    targets: bool = True
 
-    about, sought = "where targets and features are", "targets and features"
     length = 1
+
+    @property
+    def about(self) -> str:  # type: ignore[override]
+        return f"where {self.sought} are"
+
+    @property
+    def sought(self) -> str:  # type: ignore[override]
+        return "targets and features" if self.targets else "features"
 
     def share(self, n_tasks: int, budget: Budget) -> float:
         if legible_share(n_tasks, budget.mu, self._count, HISTOGRAM.clear) > HISTOGRAM.hopeless:
@@ -127,23 +135,16 @@ class HistogramSearch(UnitSearch):
         return (Round(share, (self._channel,)),)
 
     def start(self) -> Public:
-        count = len(self.columns)
-        return {
-            "located_center": np.zeros(()),
-            "located_unit": np.ones(()),
-            "located_found": np.zeros((), dtype=np.int64),
-            "records": np.zeros(()),
-            "features_center": np.zeros(count),
-            "features_unit": np.ones(count),
-            "features_found": np.zeros(count, dtype=np.int64),
-        }
+        return self._posted(np.zeros(self._count), np.ones(self._count), 0, 0.0)
 
     def channel(self, board: BoardView) -> Channel:
         return self._channel
 
     def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
         block = home.block
-        values = np.concatenate([block.y, block.X[:, 0, self.columns] / self.constant], axis=1)
+        values = block.X[:, 0, self.columns] / self.constant
+        if self.targets:
+            values = np.concatenate([block.y, values], axis=1)
         with np.errstate(invalid="ignore"):
             places = np.clip(np.floor((values + 1) * (BINS / 2)), 0, BINS - 1)
         said, there = np.zeros((*values.shape, BINS)), (block.weight > 0) & ~np.isnan(places)
@@ -159,21 +160,30 @@ class HistogramSearch(UnitSearch):
         told, error = counts.sum() / self._count, noise * math.sqrt(BINS / self._count)
         if told < records - HISTOGRAM.fewer * error:
             records = max(told, 1.0)
-        least = [2 / BINS, *(HISTOGRAM.rare if j in self.indicators else 2 / BINS for j in self.columns)]
-        places, spreads = places_and_spreads(counts, noise, records, np.array(least))
-        return {
+        rare = [HISTOGRAM.rare if j in self.indicators else 2 / BINS for j in self.columns]
+        least = np.array([2 / BINS] * self.targets + rare)
+        places, spreads = places_and_spreads(counts, noise, records, least)
+        reach = np.array([SEARCH.target_reach] * self.targets + [self.reach] * len(self.columns))
+        return self._posted(places, np.minimum(reach * spreads, 1.0), 2, records)
+
+    def _posted(self, places: Floats, units: Floats, found: int, records: float) -> Public:
+        """Return what a board says, of targets first where they are looked for."""
+        target = {
             "located_center": places[0],
-            "located_unit": np.minimum(SEARCH.target_reach * spreads[0], 1.0),
-            "located_found": np.array(2),
+            "located_unit": units[0],
+            "located_found": np.array(found),
+        }
+        at = int(self.targets)
+        return (target if self.targets else {}) | {
             "records": np.array(records),
-            "features_center": places[1:],
-            "features_unit": np.minimum(self.reach * spreads[1:], 1.0),
-            "features_found": np.full(len(self.columns), 2),
+            "features_center": places[at:],
+            "features_unit": units[at:],
+            "features_found": np.full(len(self.columns), found),
         }
 
     @property
     def _count(self) -> int:
-        return 1 + len(self.columns)
+        return self.targets + len(self.columns)
 
     @property
     def _channel(self) -> Channel:
@@ -193,7 +203,7 @@ class LocateRecords(Locate):
     reach : float
         How many deviations a column's new unit is.
     targets : bool
-        Always true: targets are in the same message.
+        Whether targets are numbers, and in the same message; classes are not looked for.
     indicators : tuple of int
         Which columns are zeros and ones: they are thought to be rare at worst.
 
@@ -207,13 +217,18 @@ class LocateRecords(Locate):
     reach: float = 1.0
     indicators: tuple[int, ...] = ()
 
+    kinds = frozenset({Target.NUMBER, Target.CLASS})
+
     def check(self, rows: DataSpec | None, earlier: EarlierPrior | None) -> None:
         super().check(rows, earlier)
-        if not self.targets or not {*self.columns}.issuperset(self.indicators):
+        numbers = rows is not None and rows.target is Target.NUMBER
+        if self.targets is not numbers or not {*self.columns}.issuperset(self.indicators):
             raise PlanError(
-                "A search by records has targets=True, and indicators that are among its columns. Got "
-                f"targets={self.targets} and indicators={self.indicators}."
+                "A search by records has targets=True if they are numbers and targets=False if not, and "
+                f"indicators that are among its columns. Got targets={self.targets} and "
+                f"indicators={self.indicators}."
             )
 
     def searches(self, rows: DataSpec | None, earlier: EarlierPrior | None = None) -> tuple[UnitSearch, ...]:
-        return (HistogramSearch(self.columns, self._constant(rows), self.indicators, self.reach),)
+        constant = self._constant(rows)
+        return (HistogramSearch(self.columns, constant, self.indicators, self.reach, self.targets),)

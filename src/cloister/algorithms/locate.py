@@ -394,9 +394,12 @@ class Locate:
     reach: float = EVEN_IN_HALF
     targets: bool = True
 
+    #: Of what targets there may be.
+    kinds: ClassVar[frozenset[Target]] = frozenset({Target.NUMBER})
+
     def check(self, rows: DataSpec | None, earlier: EarlierPrior | None) -> None:
         """Refuse rows that have nothing to be searched, columns that are none, and another run's columns."""
-        if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
+        if rows is None or rows.target not in self.kinds or len(rows.features or ()) != 1:
             raise PlanError(
                 "Locate needs an algorithm of linear models whose targets are numbers. Leave it out."
             )
@@ -438,7 +441,8 @@ class Locate:
             (width,) = rows.features  # type: ignore[union-attr, misc]
             centers, units = np.zeros(width), np.ones(width)
             centers[list(self.columns)], units[list(self.columns)] = self._columns_found(board)
-        return Units(self._constant(rows), target, centers, units)
+        shortens = rows is not None and rows.target is Target.NUMBER
+        return Units(self._constant(rows), target, centers, units, shortens)
 
     def location(self, board: BoardView, rounds: int) -> Location:
         """Return where a board says that targets and columns are; `rounds` were for the targets."""

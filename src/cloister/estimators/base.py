@@ -477,11 +477,13 @@ def search_for(codebook: Codebook, reach: float = EVEN_IN_HALF) -> Locate | None
     return Locate(codebook.bounded_columns, 1 / codebook.row_scale, reach)
 
 
-def search_by_records(codebook: Codebook) -> LocateRecords:
+def search_by_records(codebook: Codebook) -> LocateRecords | None:
     """Return the search for targets and all columns that comes first where records speak."""
-    columns = tuple(range(1, codebook.width))
+    columns, targets = tuple(range(1, codebook.width)), codebook.classes is None
+    if not (columns or targets):
+        return None
     indicators = tuple(column for column in columns if column not in codebook.bounded_columns)
-    return LocateRecords(columns, 1 / codebook.row_scale, indicators=indicators)
+    return LocateRecords(columns, 1 / codebook.row_scale, targets=targets, indicators=indicators)
 
 
 def _against_first(weights: Floats, order: Index, several: bool) -> Floats:

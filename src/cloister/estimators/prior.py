@@ -29,7 +29,7 @@ from cloister.privacy.trust import Trust
 from cloister.privacy.unit import Unit
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
-from cloister.tables.targets import Count, Ordered
+from cloister.tables.targets import Ordered
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
@@ -66,10 +66,11 @@ class _SharedPrior(MultiTaskEstimator):
 
     def _by_records(self, codebook: Codebook, unit: Unit) -> Algorithm:
         """Return what records say and tasks do: where weights lie, and no more."""
-        if codebook.classes is not None or isinstance(codebook.target, Count):
+        learner = self.learner(codebook)
+        if learner.residuals is None:
             raise InputError(
-                "Records say where weights lie if the target is a number. Got classes or counts. Use "
-                "unit=Unit.task() for this codebook."
+                "Records say where weights lie if the target is a number, or two classes without "
+                f"class_weight. Got {type(learner).__name__}. Use unit=Unit.task() for this codebook."
             )
         if self.structure != "auto" or self.start_from is not None or self.groups is not None:
             raise InputError(
@@ -77,7 +78,7 @@ class _SharedPrior(MultiTaskEstimator):
                 "start_from and groups out, or use unit=Unit.task()."
             )
         whole = unit.limit is None
-        return PooledPrior(self.learner(codebook), search_by_records(codebook), leave_own=whole)
+        return PooledPrior(learner, search_by_records(codebook), leave_own=whole)
 
     def _structure(self, codebook: Codebook) -> Structure:
         ordered = isinstance(codebook.target, Ordered)

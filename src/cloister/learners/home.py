@@ -28,12 +28,15 @@ class Units:
         Center and unit of the targets; None leaves them as they are.
     centers, units : arrays of shape (columns,), optional
         The same of the columns, column 0 with 0 and 1.
+    shortens : bool
+        Whether rows are made shorter, with their targets: with classes, which have no length, they are not.
     """
 
     constant: float
     target: tuple[float, float] | None = None
     centers: Floats | None = None
     units: Floats | None = None
+    shortens: bool = True
 
     def rows(self, block: Block) -> tuple[Block, Floats]:
         """Return rows in these units, all of a task's over the length of its longest, and these lengths.
@@ -52,6 +55,8 @@ class Units:
             X = block.X - self.constant * self.centers
             X /= self.units
         X[block.weight <= 0] = 0.0
+        if not self.shortens:
+            return replace(block, X=X), np.ones(len(block))
         lengths = _lengths(X)
         X /= lengths[:, None, None]
         return replace(block, X=X, y=block.y / lengths[:, None]), lengths

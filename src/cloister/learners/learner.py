@@ -19,6 +19,7 @@ from cloister.learners.descent import Solver
 from cloister.learners.home import Home
 from cloister.learners.linear.losses import Loss
 from cloister.learners.linear.question import Answers, Candidates, Question
+from cloister.learners.linear.residuals import Residuals
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
@@ -83,6 +84,11 @@ class BayesianLearner(ABC):
     @abstractmethod
     def own_scales(self) -> tuple[float, float] | None:
         """Variances of a prior around the mean in own units, up to scale: intercept, slopes; or none."""
+
+    @property
+    def residuals(self) -> Residuals | None:
+        """What a single record may say of its target, for `PooledPrior`; None if it is for tasks alone."""
+        return None
 
     @property
     @abstractmethod

@@ -23,30 +23,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr
 
 from cloister.algorithms.constants import POOLED
 from cloister.core.arrays import Array, Floats
 from cloister.core.lifts import unsvec
+from cloister.learners.linear.residuals import Linear, Residuals
 
 #: Longest contribution: a row of length 1, and a residual of one clip.
 LONGEST = math.sqrt(2)
 
 
-def contributions(X: Array, y: Array, point: Floats, clip: float) -> Floats:
+def contributions(residuals: Residuals, X: Array, y: Array, point: Floats, clip: float) -> Floats:
     """Return what each record says, seen from a public point: its row and its residual, in clips.
 
     Examples
     --------
-    >>> contributions(np.eye(2), np.array([0.3, 9.0]), np.array([0.1, 0.0]), 0.5).round(2).tolist()
+    >>> from cloister.learners.linear.residuals import OfNumbers
+    >>> X, y = np.eye(2), np.array([0.3, 9.0])
+    >>> contributions(OfNumbers(), X, y, np.array([0.1, 0.0]), 0.5).round(2).tolist()
     [[1.0, 0.0, 0.4], [0.0, 1.0, 1.0]]
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        residual = np.clip(y - (X * point).sum(axis=-1), -clip, clip) / clip
-    return np.concatenate([X, residual[..., None]], axis=-1)
+        residual = residuals.residual(X, y, point, clip) / clip
+    return np.concatenate([residuals.rows(X), residual[..., None]], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,50 +57,41 @@ class Look:
 
     Attributes
     ----------
+    residuals : Residuals
+        What they say of their targets.
     point : array of shape (d,)
         Where they looked from.
-    level, inside : float
-        Deviation of residuals, and the share of them that was not clipped.
+    clip, level : float
+        How large residuals could be, and their deviation.
     moments, score : arrays of shapes (d, d) and (d,)
         Sums over records of rows' outer products, and of rows times residuals.
     noise, score_noise : float
         Deviations of the noise on the diagonal of the moments, and in the score.
     """
 
+    residuals: Residuals
     point: Floats
+    clip: float
     level: float
-    inside: float
     moments: Floats
     score: Floats
     noise: float
     score_noise: float
 
     @classmethod
-    def of(cls, point: Floats, clip: float, records: float, value: Floats, noise: float) -> Look:
+    def of(
+        cls, residuals: Residuals, point: Floats, clip: float, records: float, value: Floats, noise: float
+    ) -> Look:
         """Read a release on a channel of clip `LONGEST`, and the deviation of its noise."""
         size = len(point)
         total = LONGEST**2 * unsvec(value, size + 1)
-        level = clip * spread_in_clips(float(total[size, size]) / records)
-        inside = float(1 - 2 * ndtr(-clip / level))
-        scores = clip * total[:size, size]
-        return cls(
-            point, level, inside, total[:size, :size], scores, LONGEST**2 * noise, math.sqrt(2) * clip * noise
-        )
+        level = residuals.level(float(total[size, size]) / records, clip)
+        scores, noises = clip * total[:size, size], (LONGEST**2 * noise, math.sqrt(2) * clip * noise)
+        return cls(residuals, point, clip, level, total[:size, :size], scores, *noises)
 
-
-def spread_in_clips(square: float) -> float:
-    """Return the deviation of normal residuals, in clips, whose mean square is this after clipping.
-
-    Examples
-    --------
-    >>> round(spread_in_clips(0.45), 2), round(spread_in_clips(-1.0), 2)
-    (0.85, 0.01)
-    """
-    spreads = np.geomspace(POOLED.narrowest, 2, POOLED.spreads)
-    limits = 1 / spreads
-    beyond, density = 2 * ndtr(-limits), np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi)
-    inside = spreads**2 * (1 - beyond - 2 * limits * density)
-    return float(np.interp(square, inside + beyond, spreads))
+    def linear(self, around: Floats, moments: Floats) -> Linear:
+        """Return what a record's part of the score is about, near some weights."""
+        return self.residuals.linear(self.point, self.clip, self.level, around, moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,38 +126,53 @@ def posterior(looks: Sequence[Look], records: float, before: Place, usual: Float
 
     Examples
     --------
-    >>> look = Look(np.zeros(1), 0.5, 1.0, np.array([[50.0]]), np.array([15.0]), 0.0, 0.0)
+    >>> from cloister.learners.linear.residuals import OfNumbers
+    >>> look = Look(OfNumbers(), np.zeros(1), 9.0, 0.5, np.array([[50.0]]), np.array([15.0]), 0.0, 0.0)
     >>> posterior([look], 50, Place.before(1, 0.1)).mean.round(2).tolist()
     [0.29]
     """
-    size = len(before.mean)
     told = np.array([1 / max(look.noise, 1e-9 * records) ** 2 for look in looks])
     sums = np.einsum("t,tij->ij", told / told.sum(), np.array([look.moments for look in looks]))
     moments, error = shrunk(sums / records, 1 / (math.sqrt(told.sum()) * records), usual)
-    found = []
+    place = Place(looks[-1].point, before.covariance, moments)
+    for _ in range(looks[-1].residuals.passes):
+        found = _near(place, looks, records, before, error)
+        place = replace(found, mean=looks[-1].residuals.step(place.mean, found.mean, moments))
+    return place
+
+
+def _near(place: Place, looks: Sequence[Look], records: float, before: Place, error: float) -> Place:
+    """Return where the mean is if what is expected of records is linear around some place."""
+    size, found = len(before.mean), []
+    linear = [look.linear(place.mean, place.moments) for look in looks]
     for width, weight in POOLED.widths:
         scale = np.append(1.0, np.full(size - 1, width))
-        worth, mean, covariance = _under(scale * np.diag(before.covariance), looks, records, moments, error)
+        variances, parts = scale * np.diag(before.covariance), zip(looks, linear, strict=True)
+        worth, mean, covariance = _under(variances, tuple(parts), records, place.moments, error)
         found.append((math.log(weight) + worth, mean, covariance))
     worths, means, covariances = (np.array(part) for part in zip(*found, strict=True))
     share = np.exp(worths - np.logaddexp.reduce(worths))
     mean = share @ means
     away = means - mean
-    return Place(mean, np.einsum("k,kij->ij", share, covariances) + (share * away.T) @ away, moments)
+    return Place(mean, np.einsum("k,kij->ij", share, covariances) + (share * away.T) @ away, place.moments)
 
 
 def _under(
-    variances: Floats, looks: Sequence[Look], records: float, moments: Floats, error: float
+    variances: Floats,
+    looks: Sequence[tuple[Look, Linear]],
+    records: float,
+    moments: Floats,
+    error: float,
 ) -> tuple[float, Floats, Floats]:
     """Return log evidence, mean and covariance under one prior of weights around zero."""
     size, covariance = len(variances), np.diag(variances)
     told, precision, worth = np.zeros(size), np.diag(1 / variances), 0.0
-    for look in looks:
-        slope = look.inside * records * moments
+    for look, linear in looks:
+        slope = linear.share * records * moments
         away = float(np.trace(covariance))  # how far records looked from the mean
-        variance = look.score_noise**2 + (look.inside * records * error) ** 2 * away
-        variance += records * look.level**2 / size
-        seen = look.score + slope @ look.point
+        variance = look.score_noise**2 + (linear.share * records * error) ** 2 * away
+        variance += records * look.level**2 / size + records**2 * linear.unsure
+        seen = look.score + slope @ linear.at + records * linear.gap
         precision = precision + slope @ slope / variance
         told = told + slope @ seen / variance
         worth -= 0.5 * (size * math.log(variance) + float(seen @ seen) / variance)

@@ -26,11 +26,12 @@ from cloister.core.arrays import Array, Floats, Public, States
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
 from cloister.core.lifts import Outer, svec
-from cloister.core.spec import Sender, Target
+from cloister.core.spec import Sender
 from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.residuals import Residuals
 from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
@@ -90,12 +91,17 @@ class PooledPrior(Staged, BayesianAlgorithm):
     leave_own: bool = True
 
     def __post_init__(self) -> None:
-        if self.learner.rows is None or self.learner.rows.target is not Target.NUMBER:
+        if self.learner.residuals is None:
             raise PlanError(
-                "Records say where weights lie if targets are numbers. Got "
-                f"{type(self.learner).__name__}. Use SharedPrior and the unit Unit.task()."
+                "Records say where weights lie if targets are numbers, or two classes that weigh the same. "
+                f"Got {self.learner}. Use SharedPrior and the unit Unit.task()."
             )
         self.check_searches()
+
+    @property
+    def residuals(self) -> Residuals:
+        """What records say of their targets."""
+        return self.learner.residuals  # type: ignore[return-value]  # one without was refused
 
     @property
     def senders(self) -> frozenset[Sender]:
@@ -108,11 +114,11 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     def heard(self, board: BoardView) -> bool:
         """Say whether units are known: without good ones nothing is gained, and nothing is shared."""
-        return self.locate is None or int(board["located_found"]) > 0
+        return self.locate is None or float(board["records"]) > 0
 
     def variance(self, board: BoardView) -> float:
-        """Return the variance of targets, as far as it is known beforehand."""
-        return (POOLED.unfound if self.locate is None else 1 / SEARCH.target_reach) ** 2
+        """Return the variance of scores, as far as it is known beforehand."""
+        return self.residuals.variance(POOLED.unfound if self.locate is None else 1 / SEARCH.target_reach)
 
     def place(self, board: BoardView, own: OwnRecords | None = None) -> Place:
         """Return where the mean is, by all looks on a board so far, and by others' records alone."""
@@ -135,13 +141,18 @@ class PooledPrior(Staged, BayesianAlgorithm):
         """Return the deviation of residuals from where records look next."""
         return float(board["level"]) or math.sqrt(self.variance(board))
 
+    def clip(self, board: BoardView) -> float:
+        """Return how large a residual may be in the next look."""
+        return self.residuals.clip(float(board["level"]), self.variance(board))
+
     def look(self, release: Release, before: BoardView, own: OwnRecords | None = None) -> Look:
         """Read a release of `Looks`, with the board that it was made from, less what own records said."""
-        clip, value = POOLED.clip * self.level(before), release.value
+        point, clip, value = before["mean"], self.clip(before), release.value
         if own is not None and own.told:
-            said = contributions(own.X, own.y, before["mean"], clip)
+            said = contributions(self.residuals, own.X, own.y, point, clip)
             value = value - svec(said.T @ said) / LONGEST**2
-        return Look.of(before["mean"], clip, self.records(release, before, own), value, release.noise)
+        records = self.records(release, before, own)
+        return Look.of(self.residuals, point, clip, records, value, release.noise)
 
     def candidates(self, place: Place, variance: float) -> list[Candidate]:
         """Return priors around the mean: tasks' slopes and levels differ from it by little or by much.
@@ -173,7 +184,8 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     def solve(self, home: Home, board: BoardView) -> States:
         def solve(home: Home, which: int) -> States:
-            return self._solved(home, self.place(board, OwnRecords.of(home, self.leave_own)), board)
+            own = OwnRecords.of(home, self.leave_own, self.residuals)
+            return self._solved(home, self.place(board, own), board)
 
         return home.apart(np.arange(len(home)), solve)
 
@@ -190,8 +202,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
         candidates = self.candidates(place, self.variance(board))
         if not alone:
             candidates = [replace(one, weight=1 / len(candidates)) for one in candidates]
-        level = np.array([2 * math.log(self.level(board)), POOLED.usual])
-        return self.learner.finish(home, candidates, {"level": level})
+        return self.learner.finish(home, candidates, self.residuals.answers(self.level(board)))
 
 
 @dataclass(frozen=True)
@@ -213,17 +224,18 @@ class Looks(Stage):
         return self._channel
 
     def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
-        clip = POOLED.clip * self.prior.level(board)
-        return contributions(home.rows.X[:, 0], home.rows.y[:, 0], board["mean"], clip), home.states
+        prior, rows = self.prior, home.rows
+        said = contributions(prior.residuals, rows.X[:, 0], rows.y[:, 0], board["mean"], prior.clip(board))
+        return said, home.states
 
     def update(self, release: Release, board: BoardView) -> Public:
         prior, looks = self.prior, []
         looks = [prior.look(board.releases[at], board.before(at)) for at in range(board.rounds)]
         looks.append(prior.look(release, board))
         place = prior.known(looks, prior.records(release, board), board)
-        moved, square = place.mean - board["mean"], looks[-1].level ** 2
-        left = max(square - float(moved @ place.moments @ moved), POOLED.exact * square)
-        return {"mean": place.mean, "level": np.array(math.sqrt(left))}
+        moved = place.mean - board["mean"]
+        left = prior.residuals.left(looks[-1].level, float(moved @ place.moments @ moved))
+        return {"mean": place.mean, "level": np.array(left)}
 
     @property
     def _channel(self) -> Channel:
@@ -241,17 +253,19 @@ class OwnRecords:
     X: Floats
     y: Floats
     taken_out: bool
+    residuals: Residuals
 
     @classmethod
-    def of(cls, home: Home, take_out: bool) -> OwnRecords:
-        """Return those of one task, each in the units and as long as it was told."""
+    def of(cls, home: Home, take_out: bool, residuals: Residuals) -> OwnRecords:
+        """Return those of one task that are data, each in the units in which it was told."""
         (there,) = np.nonzero(home.block.weight[0] > 0)
         X, y, weight = (part[0][there][:, None] for part in (home.block.X, home.block.y, home.block.weight))
         ids, keys = np.zeros(len(there)), np.zeros(len(there), np.uint64)
         rows = Home({}, Block(ids, X, y, weight, keys), home.units).rows
         with np.errstate(invalid="ignore", over="ignore"):
-            data = (np.square(rows.X[:, 0]).sum(axis=1) <= LONGEST**2) & np.isfinite(rows.y[:, 0])
-        return cls(rows.X[data, 0], rows.y[data, 0], take_out and home.block.turn is None)
+            length = np.square(residuals.rows(rows.X[:, 0])).sum(axis=1)
+            data = (length <= LONGEST**2) & np.isfinite(rows.y[:, 0])
+        return cls(rows.X[data, 0], rows.y[data, 0], take_out and home.block.turn is None, residuals)
 
     @property
     def told(self) -> int:
@@ -261,5 +275,5 @@ class OwnRecords:
     @property
     def moments(self) -> Floats:
         """Mean moments of the rows, and of as many usual ones as there are columns."""
-        size = self.X.shape[1]
-        return np.asarray((self.X.T @ self.X + np.eye(size)) / (len(self.X) + size))
+        size, rows = self.X.shape[1], self.residuals.rows(self.X)
+        return np.asarray((rows.T @ rows + np.eye(size)) / (len(rows) + size))

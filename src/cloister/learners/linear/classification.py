@@ -23,6 +23,7 @@ from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.newton import mixed, unmixed
 from cloister.learners.linear.own_units import OwnUnits
+from cloister.learners.linear.residuals import OfTwoClasses, Residuals
 from cloister.learners.linear.softmax import laplace, mode, posterior
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ class Classification(EvidenceLearner):
     @property
     def loss(self) -> Softmax:
         return Softmax(self.dim, self.classes)
+
+    @property
+    def residuals(self) -> Residuals | None:
+        """Two classes have them: with weights of classes, rows of some would say more than others'."""
+        if self.classes > 2 or self.class_weight is not None:
+            return None
+        return OfTwoClasses(self.intercept)
 
     def prepare(self, block: Block) -> States:
         return {}

@@ -76,8 +76,27 @@ class ScoreConstants:
     most: float = derived(100.0, "largest count of learners that are made by hand: codebooks say theirs")
 
 
+@dataclass(frozen=True)
+class ResidualConstants:
+    """What records say of their targets, seen from a public point."""
+
+    clip: float = tuned(1.25, "deviations of residuals that are told", "records, record-harm")
+    narrowest: float = derived(0.01, "deviation of residuals, in clips, below which none is told from none")
+    spreads: int = derived(200, "deviations that are tried: steps of 3 %")
+    exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
+    usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
+    scores: float = derived(3.3, "variance of scores of classes beforehand: that of the logistic law")
+    by_class: float = derived(1.0, "largest residual of a class that is expected with certainty")
+    rarest: float = derived(0.01, "mean square of residuals, of a class of one row in a hundred")
+    passes: int = derived(10, "steps after which what is expected of classes is linear where weights are")
+    misfit: float = derived(0.2, "part of it that is wrong for rows of zeros and ones, as if they were normal")
+    reach: float = derived(4.0, "deviations of a normal beyond which nearly nothing of it is")
+    nodes: int = derived(81, "values for it: steps of a tenth of its deviation")
+
+
 TRUST = TrustConstants()
 NUMBER = NumberConstants()
 SCORE = ScoreConstants()
+RESIDUAL = ResidualConstants()
 #: All of them.
-HOME = (TRUST, NUMBER, SCORE)
+HOME = (TRUST, NUMBER, SCORE, RESIDUAL)

@@ -44,6 +44,7 @@ from cloister.learners.linear.question import (
     trusted,
     votes,
 )
+from cloister.learners.linear.residuals import OfNumbers, Residuals
 from cloister.learners.linear.ridge import (
     LinearSummary,
     RidgeFit,
@@ -126,6 +127,10 @@ class Regression(BayesianLearner):
     widening = NUMBER.usual_lambda
     #: A prior around the mean in own units gains nothing: targets have been located.
     own_scales = None
+
+    @property
+    def residuals(self) -> Residuals:
+        return OfNumbers()
 
     @property
     def first(self) -> tuple[Question, ...]:
