@@ -89,7 +89,7 @@ class ResidualConstants:
     by_class: float = derived(1.0, "largest residual of a class that is expected with certainty")
     rarest: float = derived(0.01, "mean square of residuals, of a class of one row in a hundred")
     passes: int = derived(10, "steps after which what is expected of classes is linear where weights are")
-    misfit: float = derived(0.2, "part of it that is wrong for rows of zeros and ones, as if they were normal")
+    misfit: float = derived(0.2, "part of it that is wrong for rows of zeros and ones, taken for normal")
     reach: float = derived(4.0, "deviations of a normal beyond which nearly nothing of it is")
     nodes: int = derived(81, "values for it: steps of a tenth of its deviation")
 
