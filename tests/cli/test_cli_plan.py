@@ -120,9 +120,9 @@ def test_who_is_protected(work: Path) -> None:
         "fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=39", "-o", "few"
     )
     few = refused("fit", "exam.csv", "--codebook", "book.toml", "--unit", "record=40", "-o", "few")
-    assert "Give a larger public bound, --unit record=N." in few
-    for word in ("record", "person=400:3"):
-        assert "must be task, or record=N" in " ".join(cloister(*PLAN, "--unit", word).stderr.split())
+    assert "Give --unit a larger public N." in few
+    for word in ("record", "person=400"):
+        assert "must be task, record=N" in " ".join(cloister(*PLAN, "--unit", word).stderr.split())
     assert "The page plans for tasks" in " ".join(
         cloister(*PLAN, "--web", "--unit", "record=400").stderr.split()
     )

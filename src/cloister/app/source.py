@@ -37,6 +37,7 @@ from cloister.tables.rows import (
     encode_table,
     encoded_rows,
     needed_parts,
+    person_labels,
     read_rows,
     rows_with_target,
     task_column,
@@ -173,7 +174,8 @@ class TableFile:
     """A data file, the codebook that says what is public in it, and the column of public groups, if any.
 
     Public columns are read first, values last. With `skip`, rows whose target is missing are left out; who
-    takes part does not depend on that. `note` is called with what its owner should know.
+    takes part does not depend on that. `note` is called with what its owner should know. `person` names the
+    column that says whose each row is.
     """
 
     file: Path
@@ -181,6 +183,7 @@ class TableFile:
     groups: str | None = None
     skip: bool = False
     note: Callable[[str], None] = field(default=lambda sentence: None, repr=False)
+    person: str | None = None
 
     @property
     def task(self) -> str:
@@ -238,8 +241,8 @@ class TableFile:
     @cached_property
     def _encoded(self) -> Tasks:
         """Read and encode all rows; refuse what does not fit the codebook."""
-        rows = read_rows(self.file, self.codebook, target=True, skip=self.skip)
-        used = {*self.codebook.names, self.codebook.target.name, self.task, self.groups}
+        rows = read_rows(self.file, self.codebook, True, self.skip, self.person)
+        used = {*self.codebook.names, self.codebook.target.name, self.task, self.groups, self.person}
         unused = [name for name in rows.table if name not in used]
         if unused:
             self.note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
@@ -260,17 +263,22 @@ class TableFile:
             )
 
 
-def rows_of_file(task: Name, path: Path, codebook: Codebook, skip: bool = False) -> Tasks:
+def rows_of_file(
+    task: Name, path: Path, codebook: Codebook, skip: bool = False, person: str | None = None
+) -> Tasks:
     """Read one task's rows from a CSV, Parquet, Arrow or Excel file, or a folder of Parquet files.
 
-    With `skip`, here as below, rows whose target is missing are left out; some row must be left.
+    With `skip`, here as below, rows whose target is missing are left out; some row must be left. The column
+    `person` says whose each row is.
     """
-    rows = own_rows(path, codebook, str(task), skip)
+    rows = own_rows(path, codebook, str(task), skip, person)
     assert rows.y is not None
-    return _tasks(task, rows.X, rows.y)
+    return _tasks(task, rows.X, rows.y, rows.person)
 
 
-def rows_of_query(task: Name, url: str, query: str, codebook: Codebook, skip: bool = False) -> Tasks:
+def rows_of_query(
+    task: Name, url: str, query: str, codebook: Codebook, skip: bool = False, person: str | None = None
+) -> Tasks:
     """Read one task's rows by an SQL query; the address is one of SQLAlchemy, ``postgresql://user@host/db``.
 
     Nothing is written, and no error repeats the address, which may hold a password.
@@ -289,11 +297,15 @@ def rows_of_query(task: Name, url: str, query: str, codebook: Codebook, skip: bo
             f"The database did not answer the query: {reason}. Check --data and --query."
         ) from None
     columns = {name: _column([row[at] for row in rows]) for at, name in enumerate(names)}
-    return _encoded(task, columns, codebook, "The query", skip)
+    return _encoded(task, columns, codebook, "The query", skip, person)
 
 
 def rows_of_function(
-    task: Name, function: Callable[[], Any], codebook: Codebook | None, skip: bool = False
+    task: Name,
+    function: Callable[[], Any],
+    codebook: Codebook | None,
+    skip: bool = False,
+    person: str | None = None,
 ) -> Tasks:
     """Let a function of the owner's own return one task's rows.
 
@@ -302,7 +314,9 @@ def rows_of_function(
     """
     found = function()
     if codebook is not None:
-        return _encoded(task, named_columns(found)[0], codebook, "The function", skip)
+        return _encoded(task, named_columns(found)[0], codebook, "The function", skip, person)
+    if person is not None:
+        raise InputError("--person names a column, and goes with a codebook. Return a table, and name one.")
     if skip:
         raise InputError(
             "--skip-missing-targets goes with a codebook, which says what a missing target is. Return from "
@@ -316,7 +330,14 @@ def rows_of_function(
     return _tasks(task, np.asarray(found[0]), np.asarray(found[1]))
 
 
-def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: str, skip: bool) -> Tasks:
+def _encoded(
+    task: Name,
+    columns: dict[str, Array],
+    codebook: Codebook,
+    source: str,
+    skip: bool,
+    person: str | None,
+) -> Tasks:
     for name in (*codebook.names, codebook.target.name):
         if name not in columns:
             known = ", ".join(list(columns)[:20])
@@ -330,7 +351,8 @@ def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: 
         columns = {name: column[kept] for name, column in columns.items()}
     X, y = encode_table(codebook, columns, columns[codebook.target.name])
     assert y is not None
-    return _tasks(task, X, y)
+    whose = None if person is None else person_labels(codebook, person, columns, source)
+    return _tasks(task, X, y, whose)
 
 
 def _column(cells: list[Any]) -> Array:
@@ -339,10 +361,10 @@ def _column(cells: list[Any]) -> Array:
     return column
 
 
-def _tasks(task: Name, X: Array, y: Array) -> Tasks:
+def _tasks(task: Name, X: Array, y: Array, person: Array | None = None) -> Tasks:
     if not len(X):
         raise InputError(f"There are no rows of task {task!r}. Check where they come from, and the name.")
-    return Tasks.from_arrays(X, y, [task] * len(X))
+    return Tasks.from_arrays(X, y, [task] * len(X), person=person)
 
 
 def own_tasks(
@@ -359,14 +381,15 @@ def own_tasks(
     return own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
 
 
-def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> Rows:
+def own_rows(
+    path: Path, codebook: Codebook, task: str, skip: bool = False, person: str | None = None
+) -> Rows:
     """Read one task's rows, with their targets: all of them if the file has no task column.
 
-    With `skip`, as in `read_rows`; a task must have a row that is left.
+    With `skip` and `person`, as in `read_rows`; a task must have a row that is left.
     """
-    rows = (
-        _from_folder(path, codebook, task, skip) if path.is_dir() else _from_file(path, codebook, task, skip)
-    )
+    read = _from_folder if path.is_dir() else _from_file
+    rows = read(path, codebook, task, skip, person)
     if skip:
         check_rows_left(len(rows), task, codebook, path.name)
     return rows
@@ -381,8 +404,8 @@ def check_rows_left(rows: int, task: Name, codebook: Codebook, source: str) -> N
         )
 
 
-def _from_file(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
-    rows = read_rows(path, codebook, target=True, skip=skip)
+def _from_file(path: Path, codebook: Codebook, task: str, skip: bool, person: str | None) -> Rows:
+    rows = read_rows(path, codebook, True, skip, person)
     if rows.ids is None or codebook.task is None:
         return rows
     name = task_name(task)
@@ -392,16 +415,16 @@ def _from_file(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
             f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}. "
             "Write the name as it is in the file, or leave the column out of a file of one task."
         )
-    assert rows.y is not None
-    return Rows({k: v[own] for k, v in rows.table.items()}, rows.ids[own], rows.X[own], rows.y[own])
+    return rows.of(own)
 
 
-def _from_folder(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
+def _from_folder(path: Path, codebook: Codebook, task: str, skip: bool, person: str | None) -> Rows:
     """Read one task's rows from a folder of Parquet files, which has a task column."""
     if codebook.task is None:
         raise InputError("The codebook must name the task column, to find a task's rows in a folder.")
     folder = ParquetFolder(path)
     folder.check_columns([part.name for part in needed_parts(codebook, target=True)])
-    text = text_columns(codebook, target=True)
+    text = [*text_columns(codebook, target=True), *([] if person is None else [person])]
     table = folder.own_rows(str(task_name(task)), codebook.task, text)
-    return encoded_rows(path, codebook, table, True, rows_with_target(codebook, table) if skip else None)
+    kept = rows_with_target(codebook, table) if skip else None
+    return encoded_rows(path, codebook, table, True, kept, person)

@@ -24,6 +24,7 @@ from cloister.cli.options import (
     TrustOptions,
     Types,
     UnitOption,
+    check_person,
     codebook_of,
 )
 from cloister.cli.shell import advance, emit, given, note, positive, say, show_commands, show_table
@@ -118,6 +119,8 @@ def fit(
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
       cloister fit exam.csv --codebook exam.toml --unit record=3000 -o rows
+      cloister fit visits.csv --codebook visits.toml \
+          --unit person=2000:3 --person patient
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """
@@ -139,7 +142,7 @@ def fit(
     replaced = (folder / "plan.toml").is_file()
     ledger = account.open()
     target = _target(context, strictness)
-    promise: dict[str, object] = {"trust": trusted.value, "unit": unit}
+    promise: dict[str, Any] = {"trust": trusted.value, "unit": unit}
     names = [one.target.name for one in Codebook.load_all(book.codebook)]
     if len(names) > 1 and book.column is None:
         _check_several(methods, strictness, start, machines)
@@ -240,7 +243,7 @@ def _table(
 
     assert book.codebook is not None
     codebook = codebook_of(book.codebook, book.task, book.column)
-    table = TableFile(data, codebook, rows.groups, rows.skip, note)
+    table = TableFile(data, codebook, rows.groups, rows.skip, note, rows.person)
     if machines.engine is not EngineName.ray:
         if set_ray := given(context, "actors", "address", "shards"):
             raise InputError(f"{', '.join(set_ray)} goes with --engine ray. Add it, or leave that out.")
@@ -249,6 +252,10 @@ def _table(
         raise InputError(
             "--skip-missing-targets needs all rows in one process, and --engine ray reads them apart. "
             "Drop such rows where the files are written, or leave --engine ray out."
+        )
+    if rows.person is not None:
+        raise InputError(
+            "--person needs all rows in one process, and --engine ray reads them apart. Leave one out."
         )
     if methods is not None and len(methods) > 1:
         raise InputError(
@@ -269,7 +276,7 @@ def _proposal(
     methods: MethodOptions,
     strictness: Strictness,
     rounds: RoundOptions,
-    promise: dict[str, object],
+    promise: dict[str, Any],
     start: PlanOptions,
     table: TableFile,
     target: PrivacyTarget,
@@ -277,7 +284,10 @@ def _proposal(
     from cloister.cli.proposals import from_methods, from_plan
 
     if start.plan is not None:
-        return from_plan(context, start.plan, start.types or (), table, target)
+        planned = from_plan(context, start.plan, start.types or (), table, target)
+        check_person(planned.plan.unit, table.person)
+        return planned
+    check_person(promise["unit"], table.person)
     parameters = {
         "epsilon": strictness.epsilon,
         "delta": strictness.delta,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.options import Json, Protected, SkipMissingTargets, Types, own_value
+from cloister.cli.options import Json, Person, Protected, SkipMissingTargets, Types, check_person, own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.core.errors import InputError
 from cloister.core.spelling import counted
@@ -89,6 +89,7 @@ def approve(
         bool, typer.Option("--zeros", help="Send zeros: for rows that do not fit. No other task notices.")
     ] = False,
     skip: SkipMissingTargets = False,
+    person: Person = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the statement was read elsewhere.")] = False,
 ) -> None:
     r"""Read what a plan promises, and agree to take part in it or not.
@@ -110,6 +111,8 @@ def approve(
 
     home = NodeFolder(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
+    if not zeros:
+        check_person(proposed.unit, person)
     if roster is None and Identity.is_in(folder):
         raise InputError(
             "This node answers over the network, and its owner agrees to plan and roster together. Add "
@@ -138,7 +141,7 @@ def approve(
         say("Not approved. Nothing was read, and nothing has left this machine.", apart=True)
         raise typer.Exit(1)
     digest = "" if book is None else hashlib.sha256(book.read_bytes()).hexdigest()
-    rows = None if zeros else _rows(settings, book, skip)
+    rows = None if zeros else _rows(settings, book, skip, person)
     home.approve(proposed, rows, digest, trial, signed)
     kept = (
         "Zeros will be sent for it"
@@ -386,7 +389,7 @@ def _of_each(balance: Balance) -> str:
     return "" if unit == "task" else f" for each {unit}"
 
 
-def _rows(settings: NodeSettings, path: Path | None, skip: bool) -> Tasks:
+def _rows(settings: NodeSettings, path: Path | None, skip: bool, person: str | None) -> Tasks:
     """Read the task's rows from where its owner keeps them; with `skip`, those that have a target."""
     from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
     from cloister.core.errors import PrivateDataError
@@ -400,11 +403,11 @@ def _rows(settings: NodeSettings, path: Path | None, skip: bool) -> Tasks:
             function = own_value(data, "--data")
             if not callable(function):
                 raise InputError(f"--data must name a function. Got {data!r}.")
-            return rows_of_function(settings.task, function, book, skip)
+            return rows_of_function(settings.task, function, book, skip, person)
         assert book is not None
         if settings.query is not None:
-            return rows_of_query(settings.task, data, settings.query, book, skip)
-        return rows_of_file(settings.task, Path(data), book, skip)
+            return rows_of_query(settings.task, data, settings.query, book, skip, person)
+        return rows_of_file(settings.task, Path(data), book, skip, person)
     except PrivateDataError as error:
         raise InputError(
             f"{error} Mend them; or take part with zeros meanwhile, which no other task notices: --zeros."

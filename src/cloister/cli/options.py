@@ -273,37 +273,66 @@ class TrustOptions:
 
 
 def _unit(text: str) -> Unit:
-    """Read `task`, or `record=3000`."""
+    """Read `task`, `record=3000`, or `person=3000:4`."""
     from cloister.privacy.unit import Unit
 
-    name, _, rows = text.partition("=")
+    name, _, numbers = text.partition("=")
+    rows, _, most = numbers.partition(":")
     if text == "task":
         return Unit.task()
-    if name != "record" or not rows.isdigit():
-        raise typer.BadParameter(
-            "must be task, or record=N with the public number of all rows. For persons use Python, where "
-            "fit(..., person=labels) says whose each row is."
+    if name == "record" and numbers.isdigit():
+        return Unit.record(int(rows))
+    if name == "person" and rows.isdigit() and most.isdigit():
+        return Unit.person(int(rows), int(most))
+    raise typer.BadParameter(
+        "must be task, record=N with the public number of all rows, or person=N:K, where of a person's rows "
+        "in a task the first K send."
+    )
+
+
+def typed_unit(unit: Unit) -> str | None:
+    """Return how a unit is typed; None for the task, which goes without saying."""
+    if not unit.by_record:
+        return None
+    return f"record={unit.count(0)}" if unit.limit is None else f"person={unit.count(0)}:{unit.limit}"
+
+
+def check_person(unit: Unit, column: str | None) -> None:
+    """Refuse a plan for persons without a column that says whose each row is, and the column without one."""
+    if unit.limit is not None and column is None:
+        raise InputError(
+            "The plan protects persons, and whose each row is nobody has said. Add --person COLUMN."
         )
-    return Unit.record(int(rows))
+    if unit.limit is None and column is not None:
+        raise InputError("--person is for a plan that protects persons. Leave it out, or change --unit.")
 
 
 UnitOption = Annotated[
     Any,
     typer.Option(
-        "--unit", metavar="UNIT", parser=_unit, help="task, or record=N: each of N rows.", show_default=False
+        "--unit",
+        metavar="UNIT",
+        parser=_unit,
+        help="task; record=N: each of N rows; person=N:K: each person, of K rows in a task.",
+        show_default=False,
     ),
+]
+Person = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column of whose each row is, for --unit person. It stays at home."),
 ]
 
 
 @dataclass(frozen=True)
 class RowOptions:
-    """Which public groups tasks are in, and which rows are left out."""
+    """Which public groups tasks are in, which rows are left out, and whose each is."""
 
     groups: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group."),
     ] = None
     skip: SkipMissingTargets = False
+    person: Person = None
 
 
 @dataclass(frozen=True)

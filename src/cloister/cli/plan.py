@@ -21,6 +21,7 @@ from cloister.cli.options import (
     TrustOptions,
     UnitOption,
     codebook_of,
+    typed_unit,
 )
 from cloister.cli.shell import (
     absent,
@@ -289,7 +290,7 @@ def _show_next_steps(wish: Wish, answers: Answers, account: AccountOptions, file
     charged = _typed({"--ledger": account.ledger, "--population": account.population})
     if file is not None:
         price = ["cloister", "account", file]
-        run = ["cloister", "fit", table, *book, "--plan", file, *charged]
+        run = ["cloister", "fit", table, *book, "--plan", file, *_typed(_whose(wish)), *charged]
         if data is not None:
             say(f"Wrote {file}. The whole guarantee, and the run:", apart=True)
             return show_commands(price, run)
@@ -324,9 +325,15 @@ def _promised(wish: Wish, answers: Answers) -> list[object]:
             "--detection": answers.detection,
             "--delta": wish.delta,
             "--relation": None if wish.relation is Relation.REPLACE else wish.relation.value,
-            "--unit": f"record={wish.unit.count(wish.tasks)}" if wish.unit.by_record else None,
+            "--unit": typed_unit(wish.unit),
+            **_whose(wish),
         }
     )
+
+
+def _whose(wish: Wish) -> dict[str, object]:
+    """Return what is to be filled in where persons are protected."""
+    return {} if wish.unit.limit is None else {"--person": "COLUMN"}
 
 
 def _typed(options: dict[str, object]) -> list[object]:

@@ -193,8 +193,8 @@ class Wish:
 
     @property
     def which_unit(self) -> UnitAdvice | None:
-        """Which unit of privacy to choose; None where nobody has a guess at how many rows there are."""
-        if not self.unit.by_record and self.rows is None:
+        """Which unit to choose, task or record; None without a guess at how many rows there are."""
+        if self.unit.limit is not None or (not self.unit.by_record and self.rows is None):
             return None
         by_task = replace(self, unit=Unit.task())
         guess = math.ceil(self.tasks * (self.rows or 0))

@@ -74,8 +74,10 @@ class OneRun:
 
     @property
     def before(self) -> list[str]:
-        """What is to be said before the guarantee: nothing."""
-        return []
+        """What is to be said before the guarantee: who is heard, where persons are protected."""
+        if (most := self.plan.unit.limit) is None:
+            return []
+        return [f"Of a person's rows in a task the first {most} send, as they stand in the table."]
 
     @property
     def forecasts(self) -> list[str]:

@@ -265,7 +265,7 @@ _SAID = (
     (r"\bGaussian\(\)", "--mechanism gaussian", "mechanism"),
     (r"\bNoNoise\(\)", "--epsilon inf", "epsilon"),
     (r"(?:the unit |\bunit=)?\bUnit\.task\(\)", "--unit task", "unit"),
-    (r"\bMake a plan for as many\b", "Give a larger public bound, --unit record=N", "unit"),
+    (r"\bMake a plan for as many\b", "Give --unit a larger public N", "unit"),
     (r"\bunit='(\w+)'", r"--unit \1", "unit"),
     (r"\bTrust\.(curator|silo)\(\)", r"--trust \1", "trust"),
     (r"\bn_tasks\b", "--tasks", "tasks"),

@@ -413,6 +413,8 @@ def _replayed(
     engine: Engine,
 ) -> States:
     count = len(tasks.roster)
+    if plan.unit.limit is not None and isinstance(tasks, Tasks) and tasks.turn is None:
+        tasks = replace(tasks, turn=np.zeros(len(tasks.y), dtype=np.int64))  # nothing is sent
     took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
     own = public_seeds(np.array(tasks.roster.names)) if seeds is None else seeds
     with engine.workers(plan, tasks, own) as workers:

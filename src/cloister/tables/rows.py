@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.core.arrays import Array, Floats
-from cloister.core.errors import InputError
+from cloister.core.errors import InputError, PrivateDataError
 from cloister.core.roster import task_ids
 from cloister.core.tasks import Tasks
 from cloister.tables.codebook import Codebook
@@ -21,12 +22,13 @@ from cloister.tables.table_files import read_table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """A file's columns as they are, each row's task if the file says it, and encoded rows and targets."""
+    """A file's columns as they are, each row's task and person if asked for, and encoded rows and targets."""
 
     table: dict[str, Array]
     ids: Array | None
     X: NDArray[np.float64]
     y: Array | None
+    person: Array | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -34,7 +36,12 @@ class Rows:
     def tasks(self, ids: ArrayLike) -> Tasks:
         """Return the rows as tasks, by the id of each row."""
         assert self.y is not None
-        return Tasks.from_arrays(self.X, self.y, ids)
+        return Tasks.from_arrays(self.X, self.y, ids, person=self.person)
+
+    def of(self, own: NDArray[np.bool_]) -> Rows:
+        """Return some of the rows."""
+        parts = (None if part is None else part[own] for part in (self.ids, self.X, self.y, self.person))
+        return Rows({name: column[own] for name, column in self.table.items()}, *parts)  # type: ignore[arg-type]
 
 
 def encode_table(
@@ -56,7 +63,9 @@ def task_column(path: Path, column: str, what: str = "task column ") -> Array:
     return _names(path, column, found[column])
 
 
-def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) -> Rows:
+def read_rows(
+    path: Path, codebook: Codebook, target: bool, skip: bool = False, person: str | None = None
+) -> Rows:
     """Read the columns that a codebook names, and encode them; other columns are carried along.
 
     Parameters
@@ -70,9 +79,12 @@ def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) 
     skip : bool
         Whether to leave out rows whose target is missing. That is each task's own affair, unless none of its
         rows is left: who takes part is public.
+    person : str, optional
+        The column that says whose each row is. It is never learned from.
     """
-    table = codebook_table(path, codebook, target)
-    return encoded_rows(path, codebook, table, target, rows_with_target(codebook, table) if skip else None)
+    table = codebook_table(path, codebook, target, person)
+    kept = rows_with_target(codebook, table) if skip else None
+    return encoded_rows(path, codebook, table, target, kept, person)
 
 
 def rows_with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
@@ -87,6 +99,7 @@ def encoded_rows(
     table: dict[str, Array],
     target: bool,
     kept: NDArray[np.int64] | None = None,
+    person: str | None = None,
 ) -> Rows:
     def at(row: int) -> str:
         """Name a row as people count: that below the column names is row 1."""
@@ -98,12 +111,35 @@ def encoded_rows(
     if ids is not None and codebook.task is not None:
         ids = _names(path, codebook.task, ids)
     X, y = encode_table(codebook, table, table[codebook.target.name] if target else None, at)
-    return Rows(table, ids, X, y)
+    whose = None if person is None else person_labels(codebook, person, table, path.name)
+    return Rows(table, ids, X, y, whose)
 
 
-def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
+def person_labels(codebook: Codebook, column: str, table: Mapping[str, Array], place: str) -> Array:
+    """Return whose each row is, as text; refuse a column that is learned from, or empty somewhere."""
+    if column in (*codebook.names, codebook.target.name):
+        raise InputError(
+            f"Column {column!r} says whose each row is, and must not be learned from. The codebook has it. "
+            "Delete it there."
+        )
+    if column not in table:
+        raise InputError(f"{place} must have a person column {column!r}. Got none. Check the spelling.")
+    cells = ("" if cell is None or cell != cell else str(cell) for cell in table[column].tolist())
+    labels = np.array([unicodedata.normalize("NFC", cell).strip() for cell in cells], dtype=np.str_)
+    if (labels == "").any():
+        raise PrivateDataError(
+            f"Person column {column!r} of {place} must have an entry in every row. {_at(labels == '')} has "
+            "none. Fill it in, or leave the row out."
+        )
+    return labels
+
+
+def codebook_table(
+    path: Path, codebook: Codebook, target: bool, person: str | None = None
+) -> dict[str, Array]:
     """Read a file's columns as its codebook means them; refuse one that lacks a column."""
-    table = read_table(path, text=text_columns(codebook, target))
+    whose = [] if person is None else [person]
+    table = read_table(path, text=[*text_columns(codebook, target), *whose])
     for part in needed_parts(codebook, target):
         if part.name not in table:
             raise _no_column(path, part.name)
