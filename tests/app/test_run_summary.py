@@ -120,6 +120,22 @@ def test_a_summary_is_what_an_independent_computation_has(model):
     assert (summary.tasks, summary.rounds) == (300, len(model.plan_.rounds))
 
 
+def test_an_intercept_that_bounds_tell_as_well_is_not_heard(model):
+    """Its error is held against that of a guess between the bounds, in whose middle nobody need be."""
+    findings = model.run_.findings
+    found, guess = findings.population, 1 / np.sqrt(3)
+    for error, heard in ((0.99 * guess, True), (1.01 * guess, False)):
+        covariance = found.covariance.copy()
+        covariance[0, 0] = error**2
+        unsure = replace(findings)
+        unsure.__dict__["population"] = replace(found, covariance=covariance)
+        summary = unsure.summary(model.guarantee_)
+        assert (summary.coefficients[0].estimate is not None) == heard
+        assert summary.coefficients[0].new_task is not None
+        assert all(c.estimate is not None for c in summary.coefficients[1:])
+        assert any(note.startswith('The intercept is "not heard"') for note in summary.notes) != heard
+
+
 def test_standard_errors_cover():
     """Of 90 coefficients of 30 tables, 84 to 100 % at nominal 95: chance alone is outside in 1 of 10,000.
 

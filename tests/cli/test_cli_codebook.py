@@ -66,7 +66,8 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
     assert "sex: 300 rows, 1 not listed (refused): '?' (1)" in result.stdout
     assert "Not in the codebook, and not used: note." in result.stdout
     assert "A fit would refuse this file: mend age, sex." in result.stdout
-    assert "write in book.toml:\n  age: missing = 12.5\n" in result.stdout
+    advice = "write in book.toml: age: missing = VALUE, with a publicly known usual one (5 to 20) for VALUE"
+    assert advice in " ".join(result.stdout.split())
     found = json.loads(cloister("codebook", "odd.csv", "--check", "book.toml", "--json").stdout)
     assert found["refused"] == ["age", "sex"]
     assert found["columns"]["age"] | {"examples": {}} == {
@@ -78,6 +79,8 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
         "examples": {},
     }
     assert cloister("codebook", "exam.csv", "--check", "book.toml", "--task", "school").exit_code == 2
+    twice = ["--target", "score", "--target", "score"]
+    assert "Name each once." in refused("codebook", "exam.csv", "--check", "book.toml", *twice)
     write_csv("older.csv", table | {"age": table["age"] + 1000})
     assert "299 (99.7 %)" in cloister("codebook", "older.csv", "--check", "book.toml").stdout
     write_csv("older.csv", table | {"age": np.full(300, 1000)})
@@ -102,14 +105,22 @@ def test_check_names_rows_without_a_target(work: Path) -> None:
     table = pupils()
     table["score"][[6, 41]] = np.nan
     write_csv("odd.csv", table)
-    said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
+    check, skipped = ("codebook", "odd.csv", "--check", "book.toml"), "--skip-missing-targets"
+    said = " ".join(cloister(*check).stdout.split())
     assert "that have no 'score', and teach nothing: 2 (7, 42). To leave such rows out, add --skip-" in said
     assert "Tasks of which no row" not in said
+    said = " ".join(ok(*check, skipped).split())
+    assert f"odd.csv against book.toml: {len(table['score']) - 2} rows." in said
+    assert "teach nothing: 2 (7, 42). They were left out here, as `cloister fit --skip-" in said
+    assert "A fit takes it." in said
+    template = ["codebook", "odd.csv", "--task", "school", "--target", "score", skipped]
+    assert "looks at no row" in " ".join(cloister(*template).stderr.split())
 
     table["score"][table["school"] == "007"] = np.nan
     write_csv("odd.csv", table)
     said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
     assert "no row has a 'score', and which a fit refuses all the same: 1 ('007'). Fill in one" in said
+    assert json.loads(cloister(*check, skipped, "--json").stdout)["refused"] == ["score"]
 
 
 @pytest.mark.parametrize(("cell", "why"), [("", "an entry"), ("  ", "be empty"), ("001 ", "'001 '")])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cli_helpers import BOOK, TASKS, cloister, ok, pupils, refused, spoil
 
-from cloister import Billboard, Codebook, Ledger
+from cloister import Billboard, Codebook, Ledger, __version__
 from cloister.app.predict import write_csv
 from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile, own_rows
@@ -212,12 +212,22 @@ def test_a_run_says_who_held_rows_who_approved_it_and_what_paid_for_it(work: Pat
     assert record.rows_together
     assert (record.approved_by, record.approved_on) == ("A. Officer", date.today().isoformat())
     assert (record.account, record.charge, record.ledger_head) == ("schools", 1, account.head)
+    assert (record.in_ledger, record.finished_on, record.version) == (True, record.approved_on, __version__)
     assert ok("verify", "new", "--head", Path("new/head.txt").read_text().strip())
     ok("report", "new", "--public")
     page = Path("new-public.html").read_text()
     assert "One operator held the rows of all tasks" in page
     assert "A. Officer" in page
     assert account.head in page
+    assert f"Finished on {record.finished_on}, by version {__version__} of cloister." in page
+    unpaid = RunRecord.load(Path("run/run.toml"))
+    assert (unpaid.in_ledger, unpaid.version) == (False, __version__)
+    ok("report", "run", "--public")
+    assert "No ledger was charged" in Path("run-public.html").read_text()
+    lines = Path("run/run.toml").read_text().splitlines()
+    new = ("finished_on", "version", "in_ledger")  # which development versions did not write
+    Path("run/run.toml").write_text("\n".join(line for line in lines if not line.startswith(new)))
+    assert RunRecord.load(Path("run/run.toml")) == RunRecord(rows_together=True)
     Path("new/run.toml").write_text(Path("new/run.toml").read_text().replace("A. Officer", "B. Other"))
     assert "run.toml was changed since" in cloister("verify", "new").stdout
 

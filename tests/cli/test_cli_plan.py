@@ -127,11 +127,13 @@ def test_who_is_protected(work: Path) -> None:
         cloister(*PLAN, "--web", "--unit", "record=400").stderr.split()
     )
     by_record = json.loads(ok(*PLAN, "--unit", "record=400", "--json"))
-    assert by_record["verdict"] is None
+    assert by_record["verdict"].startswith("Which unit: neither. ")
+    assert not by_record.keys() & {"joining_pays_from", "epsilon_needed"}
     assert by_record["forecast"].keys() == {"heard", "calibrated"}
     heard = {row["epsilon"]: row["heard"] for row in by_record["at_other_epsilons"]}
     assert heard[1.0] == pytest.approx(by_record["forecast"]["heard"], rel=1e-6)
     paid = " ".join(ok("evaluate", "ours", "exam.csv", "--epsilon", 0.5).split())
+    assert "% of the 40 tasks; the noise" in paid
     assert f"It cost every record epsilon 0.5 at delta {rounded_up(default_delta(400))} on top" in paid
     refusal = refused(*PLAN, "--unit", "record=400", "--method", "low-rank")
     assert "low-rank protects tasks" in refusal

@@ -15,6 +15,8 @@ from cli_helpers import cloister, contents, ok, pupils, refused
 from cloister.app.gains import TaskGain
 from cloister.app.predict import write_csv
 from cloister.app.task_model import TaskModel
+from cloister.errors import InputError
+from cloister.tables.csv_files import Dialect
 from cloister.tables.table_files import read_table
 
 
@@ -70,6 +72,22 @@ def test_predictions_are_written_as_the_file_is(work: Path) -> None:
     assert read_table("p.parquet")["prediction"].tolist() == exact
     shown = float(first.split(";")[-3].replace(",", "."))
     assert shown == float(f"{exact[0]:.6g}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+def test_predictions_have_the_encoding_of_the_table(work: Path, encoding: str) -> None:
+    text = "school;age;sex;note\n000;12,50;F;M\u00fcller\n"
+    Path("office.csv").write_text(text, encoding=encoding)
+    ok("predict", "run", "office.csv", "-o", "p.csv")
+    marks = {"utf-8-sig": b"\xef\xbb\xbf", "utf-16": b"\xff\xfe"}
+    assert Path("p.csv").read_bytes().startswith(marks.get(encoding, b"school"))
+    lines = Path("p.csv").read_text(encoding=encoding).splitlines()
+    assert [line.split(";")[:4] for line in lines] == [line.split(";") for line in text.splitlines()]
+
+
+def test_a_letter_that_the_encoding_of_the_table_lacks_is_named() -> None:
+    with pytest.raises(InputError, match=r"1252, which lacks '\u0142'\. Save the table as 'CSV UTF-8'"):
+        Dialect(encoding="cp1252").encode("M\u00fcller, \u00f3d\u0142", "p.csv")
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.json", "p.csv.gz", "p.CSV"])

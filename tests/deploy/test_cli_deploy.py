@@ -24,6 +24,7 @@ from cloister.cli import app
 from cloister.engines import Local
 from cloister.errors import InputError, MissingExtraError
 from cloister.nodes import NodeFolder
+from cloister.nodes.deploy.deployment import Deployment
 from cloister.nodes.deploy.processes import curator_command, service_command
 from cloister.nodes.identity import CuratorAddress, Identity
 from cloister.store.signatures import Operator, SignedRoster
@@ -281,6 +282,13 @@ def test_an_office_takes_one_of_several_targets_and_only_who_is_on_the_roster(tm
     stranger = ["deploy", "add", tmp_path / "office", "elm", tmp_path / "link.pub"]
     assert "did you mean 'Elm'?" in cloister(*stranger, fails=True)
     cloister(*stranger[:3], "Elm", tmp_path / "link.pub")
+    nodes = tmp_path / "office" / "nodes.toml"  # which people edit by hand, too
+    nodes.write_text(nodes.read_text().replace('"Elm"', '"Elms"'))
+    with pytest.raises(InputError, match=r"Every task of nodes\.toml must be on .* Got 'Elms'"):
+        Deployment(tmp_path / "office").sign_roster()
+    nodes.write_text(nodes.read_text().replace('"Elms"', '"Elm"'))
+    with pytest.raises(InputError, match="2 of 3 have none: 'Ash', 'Oak'"):
+        Deployment(tmp_path / "office").sign_roster()
     assert "codebook's roster, 3" in cloister("plan", *book, "--target", "z", "--tasks", 4, fails=True)
     (tmp_path / "book.toml").write_text((tmp_path / "book.toml").read_text().replace(', "Ash"', ""))
     start[2] = tmp_path / "other"

@@ -295,7 +295,8 @@ def test_every_unknown_entry_is_named() -> None:
 def test_a_number_that_is_missing_or_infinite_is_counted_not_shown(book: Codebook, bad: float) -> None:
     with refused(
         "Column 'age' must have a value in every row. 2 rows have none. Write what stands for missing ones "
-        f"under it in the codebook, missing = 60, or drop such rows by a public rule. {ALONE}"
+        "under it in the codebook, missing = VALUE, with a publicly known usual one (0 to 120) for VALUE, or "
+        f"drop such rows by a public rule. {ALONE}"
         if np.isnan(bad)
         else f"Column 'age' must hold finite numbers, as the codebook says. 2 rows do not. {MEND} {ALONE}"
     ):

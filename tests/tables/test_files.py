@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from cloister.app.predict import write_csv
+from cloister.cli import app
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.codebook import Codebook
 from cloister.tables.reading import is_number
@@ -162,6 +164,51 @@ def test_excel(tmp_path: Path) -> None:
         read_table(workbook(tmp_path / "none.xlsx", [head]))
     with pytest.raises(InputError, match=r"The first sheet of empty\.xlsx is empty"):
         read_table(workbook(tmp_path / "empty.xlsx", []))
+
+
+def test_a_workbook_goes_through_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a template to predictions and a page; names of tasks are numbers there, and dates are dates."""
+    pytest.importorskip("python_calamine")
+    monkeypatch.chdir(tmp_path)
+    rng, names = np.random.default_rng(0), ("Schule", "age", "born", "note", "score")
+    head = [("s", name) for name in names]
+    rows = [
+        [("n", i % 20), ("n", a), ("d", 40000 + 9 * i), ("s", "\u00fc"), ("n", 2 * a + rng.normal())]
+        for i, a in enumerate(rng.integers(8, 19, 120).tolist())
+    ]
+    workbook(Path("exam.xlsx"), [head, *rows])
+    workbook(Path("title.xlsx"), [[("s", "Exam 2024"), *[("", "")] * 4], head, *rows])
+
+    def said(*words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [*words])
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.split())
+
+    template = ["codebook", "exam.xlsx", "--task", "Schule", "--target", "score", "-o", "book.toml"]
+    assert "4 columns to fill in" in said(*template)
+    assert "[features.born]\nbounds = []  # dates:" in Path("book.toml").read_text()
+    Path("book.toml").write_text(
+        'task = "Schule"\n[target]\nname = "score"\nbounds = [0, 50]\n[features.age]\nbounds = [5, 20]\n'
+        "[features.born]\nbounds = [2009-01-01, 2013-12-31]\n"
+    )
+    assert "A fit takes it. 20 tasks by column 'Schule', of 6 rows each; fewest: '0' (6)" in said(
+        "codebook", "exam.xlsx", "--check", "book.toml"
+    )
+    said("plan", "exam.xlsx", "--codebook", "book.toml", "-o", "plan.toml")
+    said("fit", "exam.xlsx", "--codebook", "book.toml", "--plan", "plan.toml", "-o", "run")
+    assert "Name it p.csv, which spreadsheets open." in said(
+        "predict", "run", "exam.xlsx", "-o", "p.xlsx", code=1
+    )
+    said("predict", "run", "exam.xlsx", "-o", "p.csv")
+    written = Path("p.csv").read_bytes()
+    assert written.startswith(b"\xef\xbb\xbfSchule,age,born,note,score,prediction,")
+    assert written.decode("utf-8-sig").splitlines()[1].split(",")[2:4] == ["2009-07-06", "\u00fc"]
+    said("predict", "run", "p.csv", "-o", "again.parquet", code=1)  # it has predictions already
+    for edition in (["--public"], ["--data", "exam.xlsx"]):
+        assert "open it in a browser" in said("report", "run", *edition)
+    assert "'Exam 2024' and nothing beside it. Delete the rows above" in said(
+        "codebook", "title.xlsx", "--check", "book.toml", code=1
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.arrow", "Arrow"), ("a.xlsx", "Excel")])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloister.core.arrays import Array, namespace
 from cloister.core.errors import PlanError
+from cloister.core.spelling import counted
 from cloister.learners.descent import Solver, StepSolver
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ def variants_of(finetune: object, rounds: int) -> tuple[FineTuning, ...]:
     for variant in finetune.variants:
         if isinstance(variant.solver, StepSolver) and variant.solver.rate(rounds) == 0:
             raise PlanError(
-                f"Training at home after the last round counts as one round more, and after {rounds} rounds "
-                "the step size of its solver is 0: nothing would be trained. Leave its over_rounds= out, or "
-                "give Cosine a floor=."
+                "Training at home after the last round counts as one round more, and after "
+                f"{counted(rounds, 'round')} the step size of its solver is 0: nothing would be trained. "
+                "Leave its over_rounds= out, or give Cosine a floor=."
             )
     return finetune.variants
 

@@ -27,6 +27,7 @@ from cloister.core.arrays import Array, Public, States, namespace
 from cloister.core.channel import Channel, Round, equal_rounds
 from cloister.core.errors import PlanError
 from cloister.core.lifts import Plain
+from cloister.core.spelling import counted
 from cloister.core.tasks import local_key, local_uniforms
 from cloister.plan.algorithm import Budget
 
@@ -108,7 +109,7 @@ class ClusteredMetaSGD(Meta):
         if len(self._splits) < 2 * (self.models - 1):
             raise PlanError(
                 f"{self.models} models need at least {2 * self.models - 1} rounds until the last split. "
-                f"Got {self.rounds} rounds with splitting={self.splitting}. Write rounds="
+                f"Got {counted(self.rounds, 'round')} with splitting={self.splitting}. Write rounds="
                 f"{math.ceil((2 * self.models - 1) / self.splitting)}, or more."
             )
 

@@ -69,7 +69,7 @@ def fit_plan(
     if folder is not None:
         return fit_in_folder(folder, plan, tasks, units, settings, ledger=ledger, random_state=random_state)
     found = TableRun.of(run(plan, tasks(), ledger=ledger, random_state=random_state), units, settings)
-    return replace(found, record=found.record.charged(ledger, plan.fingerprint))
+    return replace(found, record=found.record.ended(ledger, plan.fingerprint))
 
 
 def own_learner(codebook: Codebook, class_weight: ClassWeight = None) -> BayesianLearner:
@@ -219,7 +219,7 @@ def fit_in_folder(
 
     def save(done: Run) -> None:
         result = TableRun.of(done, codebook, settings)
-        made = replace(record, rows_together=True).charged(ledger, plan.fingerprint)
+        made = replace(record, rows_together=True).ended(ledger, plan.fingerprint)
         result = replace(result, record=made)
         models = counted(result.task_models(), len(result.ids), bar("Models"))
         write_run(draft, result, models if isinstance(data, Tasks) else None)

@@ -61,7 +61,8 @@ Public: anyone may see these files.
   estimator.toml   which estimator made the run, with which settings, if one did
   guarantee.txt    who is protected, against whom, how strongly, and what is not covered
   guarantee.json   the same for machines
-  run.toml         who held the rows, who approved the run, and which charge in a ledger paid for it
+  run.toml         when and by which version the run was made, who held the rows, who approved it, and which
+                   charge in a ledger paid for it, if one did
   groups.json      the public group of each task, if tasks are in groups
   choice           what the run was chosen among, if tasks chose it by vote: plans and boards of all runs, and
                    of the vote. The guarantee is for all of them together

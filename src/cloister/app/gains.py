@@ -15,6 +15,7 @@ from cloister.app.predict import Index, class_probabilities, numbers
 from cloister.app.result import TableRun
 from cloister.core.arrays import Array, Floats, Integers, States
 from cloister.core.errors import InputError
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks
 from cloister.engines.run import replay
 from cloister.plan.plan import Plan
@@ -223,7 +224,10 @@ class TaskGain:
 
     def verdict(self, name: str) -> str:
         if (self.errors["joined"] == self.errors["own"]).all():
-            return "No difference: nothing on the board stands out from its noise; your model is your own."
+            return (
+                "No difference: joined, your model is your own. Nothing on the board stands out so far from "
+                f"its noise that a task with {counted(self.train, 'row')} relies on it."
+            )
         mean, low, high = self.change
         if max(abs(low), abs(high)) < _SAME:
             return f"No difference (under 0.5 %): joined or alone, your {name} on held-out rows is the same."

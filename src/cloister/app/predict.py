@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from cloister.tables.binary_files import parquet_bytes
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical
 from cloister.tables.csv_files import Dialect, read_as_written
-from cloister.tables.table_files import csv_text, is_csv
+from cloister.tables.table_files import csv_text, is_csv, is_workbook
 from cloister.tables.targets import Count, Ordered, Positive
 
 Index = NDArray[np.intp]
@@ -197,16 +198,25 @@ class PredictedTable:
 
     def text(self) -> str:
         """Return both as CSV: cells as they are written in the file, and six digits of what is added."""
-        cells, dialect = read_as_written(self.file) if is_csv(self.file) else (self.columns, Dialect())
-        return csv_text({**cells, **{name: _rounded(column) for name, column in self.added.items()}}, dialect)
+        return self._written[0]
+
+    @cached_property
+    def _written(self) -> tuple[str, Dialect]:
+        plain = Dialect(
+            encoding="utf-8-sig" if is_workbook(self.file) else "utf-8"
+        )  # Excel looks for the mark
+        cells, dialect = read_as_written(self.file) if is_csv(self.file) else (self.columns, plain)
+        added = {name: _rounded(column) for name, column in self.added.items()}
+        return csv_text({**cells, **added}, dialect), dialect
 
     def write(self, path: Path) -> None:
-        """Write it as the end of the name says: Parquet, or CSV."""
+        """Write it as the end of the name says: Parquet, or CSV in the encoding of the file."""
         check_format_of(path)
         if path.name.endswith(_PARQUET):
             write_parquet(path, {**self.columns, **self.added})
         else:
-            write_private(path, self.text().encode())
+            text, dialect = self._written
+            write_private(path, dialect.encode(text, path.name))
 
 
 def _rounded(column: Array) -> Array:

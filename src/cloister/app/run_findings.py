@@ -29,7 +29,10 @@ NO_MODEL = (
     "The board has no coefficients: tasks share the directions or the columns that their weights lie in, and "
     "a task without rows is predicted where targets were found, or else in the middle of their bounds."
 )
-MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
+MEAN_OF_MODELS = (
+    "The board has a mean of models, and no error of it: which of these coefficients stand out from the "
+    "noise, the intercept among them, is not known."
+)
 RELIED_ON = (
     "Asked privately, {part:.0%} of the tasks, within {error:.0%} or so, foresee rows left out better with a "
     "little of the shared model than without; each weighs both by its own rows."
@@ -40,6 +43,12 @@ NOT_RELIED_ON = (
 )
 UNHEARD = "The mean of the tasks' coefficients does not stand out from the noise."
 SOME_UNHEARD = 'Coefficients that are "not heard" lie too close to zero to stand out from the noise.'
+INTERCEPT_UNHEARD = (
+    'The intercept is "not heard": its standard error is larger than that of a guess between the bounds of '
+    "the target. A new task is predicted with it all the same."
+)
+#: Variance of an encoded target of which its bounds, -1 and 1, are all that is known.
+_BETWEEN_BOUNDS = 1 / 3
 STARTED = (
     "Tasks were not heard to differ from the earlier board, {source}: new tasks get the coefficients there."
 )
@@ -182,6 +191,10 @@ def _of_population(
         estimates = np.where(found.significant, values, np.nan)
         if why_not is None:
             errors = np.where(found.significant, np.sqrt(np.diag(covariance)), np.nan)
+            known = found.covariance is not None and found.covariance[0, 0] < _BETWEEN_BOUNDS
+            if found.significant[0] and not known:
+                estimates[0] = errors[0] = np.nan
+                notes.append(INTERCEPT_UNHEARD)
         notes += [SOME_UNHEARD] * (not found.significant.all()) + ([] if why_not is None else [why_not])
     spread, correlations = np.full(size, np.nan), None
     if found.spread is not None:

@@ -343,7 +343,7 @@ class TaskSummary:
 
     @property
     def _title(self) -> str:
-        rows = "" if self.rows is None else f", {self.rows:g} rows"
+        rows = "" if self.rows is None else f", {self.rows:g} row{'s' * (self.rows != 1)}"
         return f"Task {self.task}{rows}. Private: for this task alone"
 
     @property

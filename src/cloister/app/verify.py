@@ -199,7 +199,7 @@ def _plan_reads(seen: Evidence) -> str:
 def _board_whole(seen: Evidence) -> str:
     seen.board = Billboard.load(seen.folder / "board")
     answered = [release.answered for release in seen.board.releases if release.answered is not None]
-    least = f"; each release is of {min(answered)} tasks at least" if answered else ""
+    least = f"; each release is of {counted(min(answered), 'task')} at least" if answered else ""
     records = counted(len(seen.board.records), "record")
     return f"the hashes of {records} match, the last of which is {seen.board.head.hex()}{least}"
 

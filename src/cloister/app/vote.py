@@ -206,7 +206,7 @@ def vote_in_folder(
         private_folder(draft)
     begun = _begin(draft, election, tasks(), codebook, ledger, resumed)
     if not begun.written:
-        made = replace(record, rows_together=True).charged(ledger, election.fingerprint)
+        made = replace(record, rows_together=True).ended(ledger, election.fingerprint)
         _finish(begun, codebook, settings, made, progress)
     _remove_kept(draft)
     put_in_place(draft, folder, force)

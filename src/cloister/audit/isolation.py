@@ -91,7 +91,7 @@ class NotTestedError(Exception):
 def small_run(plan: Plan, seed: int) -> tuple[Plan, Tasks]:
     """Return a small plan of the same kind, and invented tasks for it; or say why there is none."""
     if 10 * len(plan.rounds) > _ROUNDS:
-        raise NotTestedError(f"a run of {len(plan.rounds)} rounds takes too long here")
+        raise NotTestedError(f"a run of {counted(len(plan.rounds), 'round')} takes too long here")
     size = min(plan.n_tasks, max(_TASKS, getattr(plan.sampling, "size", 0)))
     tasks = invented_tasks(plan, size, seed)
     if tasks is None:
@@ -138,7 +138,9 @@ def _others(finished: Run, tasks: Tasks, seed: int) -> Isolation:
                 return Isolation(False, reached)
             changes += 2
     compared = f"messages and models of {len(tasks) - 1} others in {counted(rounds, 'round')}"
-    return Isolation(True, f"{compared}, {changes} changes of the data of {len(places)} tasks")
+    return Isolation(
+        True, f"{compared}, {counted(changes, 'change')} of the data of {counted(len(places), 'task')}"
+    )
 
 
 def _other_records(finished: Run, clean: Replayed, tasks: Tasks, victim: int) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from cloister.cli.options import Data, Force, Json
+from cloister.cli.options import Data, Force, Json, SkipMissingTargets
 from cloister.cli.shell import absent, emit, say, show_commands, show_table
 from cloister.core.spelling import counted
 
@@ -41,6 +41,7 @@ def codebook(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Default: DATA-codebook.toml here.")
     ] = None,
+    skip: SkipMissingTargets = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -52,7 +53,7 @@ def codebook(
 
     With --check it says, for your own eyes, how many cells of which column are clipped, missing, or not what
     the codebook says; of several targets all, or those that --target names. Nothing leaves and nothing is
-    spent. The exit code is 1 if a fit would refuse the file.
+    spent. The exit code is 1 if a fit with the same --skip-missing-targets would refuse the file.
 
     \b
     For example:
@@ -63,7 +64,9 @@ def codebook(
     if check is not None:
         if task is not None or output is not None:
             raise typer.BadParameter("--check takes a codebook and DATA, and writes nothing.")
-        return _check(data, check, target or (), json)
+        return _check(data, check, target or (), skip, json)
+    if skip:
+        raise typer.BadParameter("A template looks at no row: --skip-missing-targets goes with --check.")
     if task is None or not target:
         raise typer.BadParameter("Name the columns with --task and --target, or --check a codebook.")
     from cloister.tables.codebook import Codebook
@@ -108,6 +111,8 @@ def _books(path: Path, targets: Sequence[str]) -> list[Codebook]:
     from cloister.tables.codebook import Codebook
 
     books = {book.target.name: book for book in Codebook.load_all(path)}
+    if len(set(targets)) < len(targets):
+        raise InputError(f"Each --target must be another column. Got {', '.join(targets)}. Name each once.")
     for name in targets:
         if name not in books:
             known = ", ".join(books)
@@ -117,18 +122,23 @@ def _books(path: Path, targets: Sequence[str]) -> list[Codebook]:
     return [book for name, book in books.items() if not targets or name in targets]
 
 
-def _check(data: Path, path: Path, targets: Sequence[str], json: bool) -> None:
+def _check(data: Path, path: Path, targets: Sequence[str], skip: bool, json: bool) -> None:
     from cloister.tables.look_alikes import look_alikes
     from cloister.tables.rows import codebook_table
 
     books = _books(path, targets)
     tables = [codebook_table(data, book, target=True) for book in books]
-    checked = [book.check(table) for book, table in zip(books, tables, strict=True)]
-    found = [*checked[0], *(columns[-1] for columns in checked[1:])]  # their targets
+    found = _checked(books, tables, skip)
     book, table = books[0], tables[0]
     wrong = _task_column(data, book)
     ids = None if wrong else _ids(data, book)
     refused = [*([] if wrong is None else [str(book.task)]), *(each.name for each in found if each.refused)]
+    about_targets = [
+        _without_targets(each, table[each.target.name], ids, skip)
+        for each, table in zip(books, tables, strict=True)
+    ]
+    lost = [each.target.name for each, (_, tasks) in zip(books, about_targets, strict=True) if tasks]
+    refused += [name for name in lost if name not in refused]
     used = {*book.names, *(each.target.name for each in books), book.task}
     unused = [name for name in table if name not in used]
     if json:
@@ -154,16 +164,27 @@ def _check(data: Path, path: Path, targets: Sequence[str], json: bool) -> None:
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(books, found, path),
             *([] if ids is None else _about_tasks(book, ids)),
-            *(
-                line
-                for each, table in zip(books, tables, strict=True)
-                for line in _without_targets(each, table[each.target.name], ids)
-            ),
+            *(line for rows, tasks in about_targets for line in (*rows, *tasks)),
             _PRIVATE,
             apart=True,
         )
     if refused:
         raise typer.Exit(1)
+
+
+def _checked(books: list[Codebook], tables: list[dict[str, Array]], skip: bool) -> list[ColumnCheck]:
+    """Check the columns, then each target; of rows that have one alone, if the others are left out."""
+    from cloister.tables.rows import rows_with_target
+
+    if not skip:
+        checked = [book.check(table) for book, table in zip(books, tables, strict=True)]
+        return [*checked[0], *(columns[-1] for columns in checked[1:])]
+    kept = [rows_with_target(book, table) for book, table in zip(books, tables, strict=True)]
+    used = np.unique(np.concatenate(kept))  # by one target or another
+    features = books[0].check({name: column[used] for name, column in tables[0].items()})[:-1]
+    each = zip(books, tables, kept, strict=True)
+    goals = (book.check({name: column[rows] for name, column in table.items()}) for book, table, rows in each)
+    return [*features, *(columns[-1] for columns in goals)]
 
 
 def _about_tasks(book: Codebook, ids: Array) -> list[str]:
@@ -233,18 +254,22 @@ def _ids(data: Path, book: Codebook) -> Array | None:
     return None if book.task is None else task_column(data, book.task)
 
 
-def _without_targets(book: Codebook, column: Array, ids: Array | None) -> list[str]:
+def _without_targets(
+    book: Codebook, column: Array, ids: Array | None, skip: bool
+) -> tuple[list[str], list[str]]:
     """Say which rows have no target, how to leave them out, and which tasks would have no row left."""
     absent = book.target.read(book.cells(book.target.name, column)).missing
     missing = (np.flatnonzero(absent) + 1).tolist()
     if not missing:
-        return []
+        return [], []
     shown = ", ".join(map(str, missing[:_SHOWN])) + ", ..." * (len(missing) > _SHOWN)
-    return [
-        f"Data rows that have no {book.target.name!r}, and teach nothing: {len(missing)} ({shown}). To leave "
-        "such rows out, add --skip-missing-targets to `cloister fit`.",
-        *_tasks_without_targets(book.target.name, absent, ids),
-    ]
+    remedy = (
+        "They were left out here, as `cloister fit --skip-missing-targets` does."
+        if skip
+        else "To leave such rows out, add --skip-missing-targets, here and to `cloister fit`."
+    )
+    rows = f"Data rows that have no {book.target.name!r}, and teach nothing: {len(missing)} ({shown})."
+    return [f"{rows} {remedy}"], _tasks_without_targets(book.target.name, absent, ids)
 
 
 def _tasks_without_targets(target: str, absent: Mask, ids: Array | None) -> list[str]:

@@ -28,8 +28,9 @@ def evaluate(
     r"""Say for how many tasks joining pays, in a number to publish.
 
     Each task's rows are split, five times. A task counts if its error on the part held out is smaller joined
-    than alone; the noisy count over all tasks is released, and costs every task epsilon on top of the run.
-    DATA is the table of the run. Without a price, for your own eyes: `cloister report RUN --data DATA`.
+    than alone; the noisy count over all tasks is released, and costs epsilon on top of the run: every task,
+    or every record where the run protects records. DATA is the table of the run. Without a price, for your
+    own eyes: `cloister report RUN --data DATA`.
 
     \b
     For example:
@@ -66,7 +67,7 @@ def evaluate(
         )
     with advance("Splits") as progress:
         gains = measure_gains(run, tasks, progress)
-    unit = run.plan.guarantee.unit
+    unit, naming = run.plan.guarantee.unit, run.codebook.naming
     told = release_share(run, gains.changes < 0, ScorePrice(epsilon, delta, ledger=ledger))
     document = {
         "share": told.value,
@@ -80,9 +81,9 @@ def evaluate(
     if json:
         return emit(document | ({} if file is None else {"file": file}))
     return say(
-        f"Joining pays for {100 * told.value:.0f} % of the {run.plan.n_tasks} tasks; the noise in that has a "
-        f"standard deviation of {100 * told.noise:.1f} points. Rows that were in the run have moved the "
-        "board a little, which flatters joining slightly.",
+        f"Joining pays for {100 * told.value:.0f} % of the {naming.tasks(run.plan.n_tasks)}; the noise in "
+        f"that has a standard deviation of {100 * told.noise:.1f} points. Rows that were in the run have "
+        "moved the board a little, which flatters joining slightly.",
         f"It may be published. It cost every {unit} epsilon {rounded_up(told.guarantee.epsilon)} at delta "
         f"{rounded_up(told.guarantee.delta)} on top of the run: a test with 5 % false alarms detects a "
         f"{unit}'s data from this number alone in at most {percent(told.guarantee.detection())} of cases.",

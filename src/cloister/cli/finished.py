@@ -430,8 +430,8 @@ def gain(
     if json:
         return emit(_gain_document(task_name, name, found))
     say(
-        f"{len(rows)} rows of task {task_name!r}: {splits} random splits, {found.train} rows to fit and "
-        f"{found.test} held out each time."
+        f"{counted(len(rows), 'row')} of task {task_name!r}: {counted(splits, 'random split')}, "
+        f"{counted(found.train, 'row')} to fit and {found.test} held out each time."
     )
     means = {METHODS[k]: float(v.mean()) for k, v in found.errors.items()}
     rows_shown = ([method, f"{mean**0.5 if measure.rooted else mean:.4g}"] for method, mean in means.items())

@@ -207,7 +207,6 @@ def plan(
 
 def _document(wish: Wish) -> dict[str, object]:
     from cloister.cli.planning import EPSILONS
-    from cloister.plan.forecast import MOST_EPSILON
 
     found, plan, by_record = wish.forecast, wish.plan, wish.unit.by_record
     return {
@@ -224,9 +223,8 @@ def _document(wish: Wish) -> dict[str, object]:
         "detection": plan.guarantee.detection(),
         "holds": plan.guarantee.holds,
         "forecast": found.to_dict(),
-        "joining_pays_from": None if by_record else wish.pays_from,
-        "epsilon_needed": None if by_record or wish.epsilon_needed > MOST_EPSILON else wish.epsilon_needed,
-        "verdict": wish.verdict,
+        **({} if by_record else _enough(wish)),  # of records, Q says it
+        "verdict": str(wish.which_unit) if by_record else wish.verdict,
         "unit": plan.guarantee.unit,
         "which_unit": None if wish.which_unit is None else asdict(wish.which_unit),
         "at_other_epsilons": [
@@ -237,12 +235,22 @@ def _document(wish: Wish) -> dict[str, object]:
     }
 
 
+def _enough(wish: Wish) -> dict[str, object]:
+    from cloister.plan.forecast import MOST_EPSILON
+
+    needed = wish.epsilon_needed
+    return {
+        "joining_pays_from": wish.pays_from,
+        "epsilon_needed": None if needed > MOST_EPSILON else needed,
+    }
+
+
 def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) -> None:
     from cloister.cli.planning import COMMON, EPSILONS
     from cloister.privacy.statement import percent
 
     plan, told = wish.plan, wish.plan.guarantee
-    words = f"{wish.tasks:,} tasks, {wish.codebook.width - 1} encoded columns"
+    words = f"{wish.tasks:,} tasks, {counted(wish.codebook.width - 1, 'encoded column')}"
     if answers.data is not None:
         words = (
             f"{answers.data.name}: {words}. Of it the names of columns and tasks were used, and no other cell"

@@ -179,7 +179,7 @@ def _check_room(ray: Any, cpus: float, cards: float) -> None:
     for name, due in (("CPU", cpus), ("GPU", cards)):
         if found.get(name, 0.0) < due:
             raise InputError(
-                f"The actors need {due:g} {name}(s), and the cluster has {found.get(name, 0.0):g}. Ask for "
+                f"The actors need {due:g} of {name}, and the cluster has {found.get(name, 0.0):g}. Ask for "
                 "fewer actors, or for less for each, or add machines."
             )
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.core.arrays import Array, Floats, Integers
 from cloister.core.errors import InputError
 from cloister.core.roster import task_ids
+from cloister.core.spelling import counted
 
 __all__ = ["Share", "Spread", "average_auc", "nmse", "per_task", "score_tasks", "spread"]
 
@@ -134,7 +135,9 @@ def per_task(
     truth, guess = _paired(y, prediction)
     names = task_ids(tasks)
     if len(names) != len(truth):
-        raise InputError(f"tasks must name one task a row: y has {len(truth)} rows, tasks {len(names)}.")
+        raise InputError(
+            f"tasks must name one task a row: y has {counted(len(truth), 'row')}, tasks {len(names)}."
+        )
     ids, inverse = np.unique(names, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(inverse, minlength=len(ids)))[:-1])

@@ -14,6 +14,7 @@ from cloister.core.arrays import A, Array, Floats, Integers, Words, namespace, s
 from cloister.core.errors import InputError, PrivateDataError
 from cloister.core.named_inputs import inputs_of, row_array, row_size
 from cloister.core.roster import NO_GROUP, Roster, check_one_each, group_labels, refuse_repeats, task_ids
+from cloister.core.spelling import counted
 
 #: So many feature values are computed on as quickly as Python calls a dozen functions.
 QUICK_ELEMENTS = 1 << 18
@@ -66,7 +67,7 @@ class Block:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"Block({len(self)} tasks, private)"
+        return f"Block({counted(len(self), 'task')}, private)"
 
     def uniforms(self, counter: int) -> NDArray[np.float64]:
         """Return one uniform a row from each task's own stream (see `local_uniforms`)."""
@@ -247,7 +248,7 @@ class Tasks:
         features = [row_array(rows) for rows in X]
         for name, rows, part in zip(names.tolist(), features, parts, strict=True):
             if len(rows) != len(part):
-                raise InputError(f"Task {name!r} has {len(rows)} rows of X but {len(part)} of y.")
+                raise InputError(f"Task {name!r} has {counted(len(rows), 'row')} of X but {len(part)} of y.")
             if not len(part):
                 raise InputError(f"Task {name!r} has no rows. Leave it out; it can join later by replay.")
         if len({rows.dtype.names for rows in features}) > 1:

@@ -16,6 +16,7 @@ from cloister.core.arrays import Floats, Integers
 from cloister.core.channel import GRID, Channel, Round
 from cloister.core.errors import AlgorithmError, InputError
 from cloister.core.lifts import Relation
+from cloister.core.spelling import counted
 from cloister.engines.workers import Coins, Collected, GridRows, Workers, check_sent
 from cloister.ledger import Charge, Ledger
 from cloister.plan.plan import Plan
@@ -65,8 +66,8 @@ class Posted:
 
     def __str__(self) -> str:
         return (
-            f"round {self.done} of {self.total}: {self.size} numbers of norm {self.norm:.4g}, with noise of "
-            f"standard deviation {self.noise:.4g} in each"
+            f"round {self.done} of {self.total}: {counted(self.size, 'number')} of norm {self.norm:.4g}, "
+            f"with noise of standard deviation {self.noise:.4g} in each"
         )
 
 

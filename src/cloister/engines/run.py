@@ -58,7 +58,7 @@ class PrivateRun:
     rejected_messages: int
 
     def __repr__(self) -> str:
-        return f"PrivateRun({len(self.ids)} tasks, private)"
+        return f"PrivateRun({counted(len(self.ids), 'task')}, private)"
 
     @property
     def held_models(self) -> States:

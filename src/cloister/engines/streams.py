@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from cloister.core.arrays import Array, States
 from cloister.core.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.core.roster import NO_GROUP, Roster
+from cloister.core.spelling import counted
 from cloister.core.tasks import Tasks
 from cloister.engines.curator import Curator, check_ledger, check_price
 from cloister.engines.dry_run import try_plan
@@ -349,7 +350,7 @@ def _tasks_of_a_round(plan: Plan) -> int:
     rounds, size = len(plan.rounds), plan.sampling.per_round(plan.n_tasks, len(plan.rounds))
     if (rounds - 1) * size >= plan.n_tasks:
         raise PlanError(
-            f"{plan.n_tasks} tasks, {size} a round, do not fill {rounds} rounds. Plan for "
+            f"{plan.n_tasks} tasks, {size} a round, do not fill {counted(rounds, 'round')}. Plan for "
             f"{-(-plan.n_tasks // size)} rounds, or for {rounds * size} tasks."
         )
     return size

@@ -10,6 +10,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, Integers, States
 from cloister.core.findings import Population
+from cloister.core.spelling import counted
 from cloister.core.tasks import Block
 
 #: Of a model's arrays those that are weights, and the one that is a part of them beside what has the center.
@@ -149,7 +150,7 @@ class Home:
         return len(self.block)
 
     def __repr__(self) -> str:
-        return f"Home({len(self)} tasks, private)"
+        return f"Home({counted(len(self), 'task')}, private)"
 
     def take(self, places: Integers) -> Home:
         """Return some of the tasks."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from cloister.core.errors import AlgorithmError, CloisterError, InputError, PlanError
+from cloister.core.spelling import counted
 from cloister.networks.fingerprint import describe_settings
 from cloister.networks.layers import guard_layers
 from cloister.networks.network_inputs import RowKind
@@ -246,9 +247,9 @@ def check_batches(net: nn.Module, kind: RowKind, most: int) -> None:
             rows[torch.rand(size, generator=draws) < alike] = rows[0].clone()
             if not _each_by_itself(net, rows.to(at)):
                 raise InputError(
-                    f"The network mixes examples: among {size} rows, it said something else of one than of "
-                    "that row alone. Each row must be computed by itself: give experts room for all rows of "
-                    "a batch (no capacity), and let nothing average over rows."
+                    f"The network mixes examples: among {counted(size, 'row')}, it said something else of "
+                    "one than of that row alone. Each row must be computed by itself: give experts room for "
+                    "all rows of a batch (no capacity), and let nothing average over rows."
                 )
 
 
@@ -299,7 +300,9 @@ def failures_named(tasks: int, algorithm: object = None) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         fewer = f"block={max(1, tasks // 2)}"
-        raise PlanError(f"{tasks} tasks at once do not fit in memory. Give the engine {fewer}.") from error
+        raise PlanError(
+            f"{counted(tasks, 'task')} at once do not fit in memory. Give the engine {fewer}."
+        ) from error
     except CloisterError:
         raise
     except Exception as error:
@@ -311,7 +314,7 @@ def failures_named(tasks: int, algorithm: object = None) -> Iterator[None]:
             layer, trace = own if isinstance(own, nn.Module) else layer, trace.tb_next
         which = function or "The network" if layer is None else f"A layer {type(layer).__name__.lstrip('_')}"
         numpy = f" {TENSORS}" if function and layer is None else ""
-        raise AlgorithmError(f"{which} failed on {tasks} tasks at once: {error}{numpy}") from error
+        raise AlgorithmError(f"{which} failed on {counted(tasks, 'task')} at once: {error}{numpy}") from error
 
 
 def require_tensors(algorithm: object, function: str, arrays: Iterable[object]) -> None:

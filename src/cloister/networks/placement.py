@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloister.core.arrays import Integers, Words, as_array
+from cloister.core.spelling import counted
 from cloister.core.tasks import Block, Tasks, padded_size
 from cloister.networks.network_inputs import tensor_of
 
@@ -160,7 +161,9 @@ class Footprint:
     def __str__(self) -> str:
         stay = "rows stay there" if self.rows_bytes else "rows pass through block by block"
         free = "" if math.isinf(self.free_bytes) else f" of {self.free_bytes / 1e9:.3g} that are free"
-        return f"{self.tasks} tasks at once take about {self.peak_bytes / 1e9:.3g} GB{free}; {stay}."
+        return (
+            f"{counted(self.tasks, 'task')} at once take about {self.peak_bytes / 1e9:.3g} GB{free}; {stay}."
+        )
 
     @classmethod
     def of(cls, rows_bytes: int, task_bytes: int, tasks: int, free: float, block: int | None) -> Footprint:

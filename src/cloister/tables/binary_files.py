@@ -72,6 +72,12 @@ def read_excel(file: Path, text: Collection[str], only: Collection[str] | None) 
             f"The first sheet of {file.name} is empty. Its first row must hold the column names."
         )
     names = [cell_text(cell) for cell in filled[0]]
+    title = next(filter(None, names))
+    if len(names) > 1 and len([*filter(None, names)]) == 1:
+        raise InputError(
+            f"The first row of {file.name} that is not empty must hold the column names. Got {title!r} and "
+            "nothing beside it. Delete the rows above the names."
+        )
     check_names(file, names)
     check_rows(file, len(filled) - 1)
     columns = zip(names, zip(*filled[1:], strict=True), strict=True)

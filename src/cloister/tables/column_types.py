@@ -99,7 +99,7 @@ class Numeric(Feature):
 
     @property
     def example(self) -> str:
-        return f"missing = {(self.low + self.high) / 2:g}"
+        return f"missing = VALUE, with a publicly known usual one ({self.low:g} to {self.high:g}) for VALUE"
 
     @property
     def fill(self) -> float | None:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from cloister.core.arrays import Array, Floats
 from cloister.core.errors import InputError, PrivateDataError
 from cloister.core.roster import group_labels, is_missing, task_ids
+from cloister.core.spelling import counted
 from cloister.tables.codebook import Codebook
 from cloister.tables.frames import as_array, library_of, named_columns
 
@@ -56,7 +57,9 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
     if tasks is not None:
         ids = task_ids(tasks)
         if len(ids) != rows:
-            raise InputError(f"tasks must name one task a row: X has {rows} rows, tasks has {len(ids)}.")
+            raise InputError(
+                f"tasks must name one task a row: X has {counted(rows, 'row')}, tasks has {len(ids)}."
+            )
         features = {k: v for k, v in columns.items() if k != task}
         return Columns(features, named, ids, library=library_of(X))
     name = _column_name(task, named)
@@ -106,7 +109,7 @@ def labels_by_task(ids: Array, labels: Array) -> dict[Any, str]:
     {'Elm': 'north', 'Oak': 'south'}
     """
     if len(labels) != len(ids):
-        raise InputError(f"groups must have one label a row: there are {len(ids)} rows. Got {len(labels)}.")
+        raise InputError(f"groups must have one label a row: there are {len(ids)}. Got {len(labels)}.")
     pairs = sorted(set(zip(ids.tolist(), labels.tolist(), strict=True)))
     found: dict[Any, str] = dict(pairs)
     if len(found) < len(pairs):

@@ -70,23 +70,34 @@ def _open(file: Path, encoding: str | None = None) -> IO[Any]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file writes its cells: what separates them, and whether numbers have a decimal comma."""
+    """How a file writes its cells: separator, whether numbers have a decimal comma, encoding."""
 
     separator: str = ","
     decimal_comma: bool = False
+    encoding: str = "utf-8"
 
     def number(self, value: float) -> str:
         """Return a number as a cell has it."""
         return number_text(value).replace(".", ",") if self.decimal_comma else number_text(value)
 
+    def encode(self, text: str, name: str) -> bytes:
+        """Return text as a file of this name has it; refuse a letter that its encoding lacks."""
+        try:
+            return text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{name} would be written as the table is, in Windows-1252, which lacks "
+                f"{text[error.start]!r}. Save the table as 'CSV UTF-8', or name a .parquet file."
+            ) from None
+
 
 def read_as_written(file: Path) -> tuple[dict[str, Array], Dialect]:
     """Read all cells of a CSV file as they are written, and how they are."""
-    separator, columns = _read(
-        file, lambda found: (found.separator, found.columns((), None, as_written=True))
-    )
-    commas = separator != "," and any(_has_commas(column.tolist()) for column in columns.values())
-    return columns, Dialect(separator, commas)
+    found, columns = _read(file, lambda found: (found, found.columns((), None, as_written=True)))
+    commas = found.separator != "," and any(_has_commas(column.tolist()) for column in columns.values())
+    with _open(file) as stream:
+        unmarked = found.encoding == "utf-8-sig" and stream.read(3) != b"\xef\xbb\xbf"
+    return columns, Dialect(found.separator, commas, "utf-8" if unmarked else found.encoding)
 
 
 @dataclass(frozen=True)

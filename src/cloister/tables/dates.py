@@ -120,7 +120,7 @@ class Date(Feature):
 
     @property
     def example(self) -> str:
-        return f"missing = {self.low + (self.high - self.low) / 2}"
+        return f"missing = DATE, with a publicly known usual one ({self.low} to {self.high}) for DATE"
 
     @property
     def fill(self) -> float | None:

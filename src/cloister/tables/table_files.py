@@ -86,6 +86,10 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().endswith(_READERS[read_csv])
 
 
+def is_workbook(path: Path) -> bool:
+    return path.name.lower().endswith(_READERS[read_excel])
+
+
 def csv_text(columns: Mapping[str, Any], dialect: Dialect = Dialect()) -> str:  # noqa: B008
     r"""Return columns as the text of a CSV file.
 

@@ -148,7 +148,8 @@ class Deployment:
         return Roster([node["name"] for node in nodes], groups or None)
 
     def sign_roster(self) -> SignedRoster:
-        """Sign who takes part in the plan, with their keys, and keep that for the owners."""
+        """Sign who takes part in the plan, all of the codebook's roster if it has one; keep it for owners."""
+        self.naming.check(self.keys, "nodes.toml")
         operator, keys = self.operator, tuple(self.keys.values())
         signed = operator.sign_roster(self.fingerprint, self.roster, self.codebook, keys)
         write_file(self.folder / "roster.json", signed.to_bytes())
