@@ -224,6 +224,29 @@ def test_a_task_takes_its_own_records_out_of_the_sums():
     assert not np.allclose(PRIOR.place(board, own[0]).mean, PRIOR.place(board, own[1]).mean)
 
 
+def test_what_places_explain_is_not_taken_for_what_rows_do(monkeypatch):
+    """Rows lie elsewhere in each institution, and levels go against that: joining gains, and would harm."""
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        task, places = np.repeat(np.arange(8), 150), 0.2 * rng.standard_normal((8, D))
+        X = (0.05 * rng.standard_normal((1200, D)) + places[task]).clip(-1, 1)
+        expected = X @ [0.5, -0.5, 0.3, 0.1] - (places @ [0.6, 0.6, -0.6, 0.6])[task]
+        y = (expected + 0.1 * rng.standard_normal(1200)).clip(-1, 1)
+        Z, old = np.column_stack([np.ones(1200), X]) / np.sqrt(SIZE), np.arange(1200) % 150 < 50
+        tasks = cl.Tasks.from_arrays(Z[old], y[old], task[old])
+        fresh, truth = Z[~old].reshape(8, 100, SIZE), expected[~old].reshape(8, 100)
+        prior = replace(PRIOR, locate=replace(LOCATE, indicators=()))
+        ways = [cl.run(cl.Plan(Independent(Regression(SIZE)), n_tasks=8), tasks)]
+        ways.append(cl.run(plan_of(tasks, NoNoise(), algorithm=prior), tasks))
+        with monkeypatch.context() as trusting:
+            trusting.setattr(OwnRecords, "inside", lambda *_: 1.0)
+            ways.append(cl.run(plan_of(tasks, NoNoise(), algorithm=prior), tasks))
+        found.append([excess(done, fresh, truth) for done in ways])
+    alone, joined, trusting = np.mean(found, axis=0)
+    assert joined < alone < trusting
+
+
 def test_a_newcomer_takes_nothing_out_of_the_sums():
     """Its model is the one of a plan in which nobody does; a task of the run has another."""
     tasks, new = institutions(3, 40)[0], institutions(3, 40, 9)[0].select([0])

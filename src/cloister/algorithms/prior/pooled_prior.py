@@ -49,6 +49,12 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     where D says how far slopes and level may differ: by little or by much.
 
+    Where tasks' rows lie elsewhere, pooled slopes are of places too: :math:`\omega = \beta + M c` for slopes
+    :math:`\beta` inside tasks, c that levels follow places by beyond them, and the share M of rows' spread
+    that is between tasks. With c as wide as slopes are, and :math:`M^2 \preceq M`, a task that has the share
+    :math:`\rho` of what :math:`\omega` explains inside keeps :math:`1/(2-\rho)` of it, and is as unsure of
+    the rest as of any slopes.
+
     Parameters
     ----------
     learner : Regression
@@ -154,11 +160,11 @@ class PooledPrior(Staged, BayesianAlgorithm):
         records = self.records(release, before, own)
         return Look.of(self.residuals, point, clip, records, value, release.noise)
 
-    def candidates(self, place: Place, variance: float) -> list[Candidate]:
+    def candidates(self, place: Place, variance: float, own: OwnRecords | None = None) -> list[Candidate]:
         """Return priors around the mean: tasks' slopes and levels differ from it by little or by much.
 
         Slopes differ the less, the less is explained by what they have in common. At the usual lambda a prior
-        has the noise in the mean once.
+        has the noise in the mean once, and what the mean may owe to where tasks are.
         """
         size, slopes = self.learner.size, np.arange(self.learner.size) >= int(self.learner.intercept)
         both = np.outer(slopes, slopes)
@@ -167,13 +173,15 @@ class PooledPrior(Staged, BayesianAlgorithm):
         beforehand = float(np.trace(both * Place.before(size, variance).covariance))
         unsure = float(np.trace(both * place.covariance)) / max(beforehand, 1e-300)
         total = POOLED.shared * shared_weight(min(1.0, unsure))
+        inside = 1.0 if own is None or not self.learner.intercept else own.inside(second, place.moments)
+        kept = np.where(slopes, 1 / (2 - inside), 1.0)
+        about = np.outer(kept, kept) * place.covariance + np.diag((1 - kept) * explained)
         kinds = [(level, slope) for level in POOLED.levels for slope in POOLED.slopes]
         found = []
         for level, slope in kinds:
             between = np.where(slopes, slope * explained, level * size * variance)
-            wide = self.learner.widening * (np.diag(between) + place.covariance)
-            factor = np.asarray(np.linalg.cholesky(wide))
-            found.append(Candidate(total / len(kinds), place.mean, factor, shared=True, tested=True))
+            factor = np.asarray(np.linalg.cholesky(self.learner.widening * (np.diag(between) + about)))
+            found.append(Candidate(total / len(kinds), kept * place.mean, factor, shared=True, tested=True))
         return found
 
     def for_newcomers(self) -> PooledPrior:
@@ -185,7 +193,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
     def solve(self, home: Home, board: BoardView) -> States:
         def solve(home: Home, which: int) -> States:
             own = OwnRecords.of(home, self.leave_own, self.residuals)
-            return self._solved(home, self.place(board, own), board)
+            return self._solved(home, self.place(board, own), board, own)
 
         return home.apart(np.arange(len(home)), solve)
 
@@ -193,14 +201,14 @@ class PooledPrior(Staged, BayesianAlgorithm):
         size, nothing = self.learner.columns, np.zeros((1, 1))
         empty = Block(np.zeros(1), np.zeros((1, 1, size)), nothing, nothing, np.zeros(1, np.uint64))
         home, board = Home(self.learner.prepare(empty), empty), self.main_part(board)
-        models, units = self._solved(home, self.place(board), board, alone=False), self.units(board)
+        models, units = self._solved(home, self.place(board), board), self.units(board)
         return models if units is None else units.models(models)
 
-    def _solved(self, home: Home, place: Place, board: BoardView, alone: bool = True) -> States:
+    def _solved(self, home: Home, place: Place, board: BoardView, own: OwnRecords | None = None) -> States:
         if not self.heard(board):
             return self.learner.finish(home, (), {})
-        candidates = self.candidates(place, self.variance(board))
-        if not alone:
+        candidates = self.candidates(place, self.variance(board), own)
+        if own is None:
             candidates = [replace(one, weight=1 / len(candidates)) for one in candidates]
         return self.learner.finish(home, candidates, self.residuals.answers(self.level(board)))
 
@@ -267,6 +275,17 @@ class OwnRecords:
             data = (length <= LONGEST**2) & np.isfinite(rows.y[:, 0])
         return cls(rows.X[data, 0], rows.y[data, 0], take_out and home.block.turn is None, residuals)
 
+    def inside(self, second: Floats, moments: Floats) -> float:
+        """Return the share of what pooled slopes explain that varies inside a task, by its own rows.
+
+        Of its own rows and as many usual ones as there are columns; `second` has the slopes' products.
+        """
+        size, rest = len(moments), max(len(self.X) - 1, 0)
+        everywhere = float((second * _around_mean(moments)).sum())
+        rows = self.residuals.rows(self.X)
+        here = float((second * _around_mean(rows.T @ rows)).sum()) if rest else 0.0
+        return float(np.clip((here / max(everywhere, 1e-300) + size) / (rest + size), 0.0, 1.0))
+
     @property
     def told(self) -> int:
         """How many are in the sums."""
@@ -277,3 +296,9 @@ class OwnRecords:
         """Mean moments of the rows, and of as many usual ones as there are columns."""
         size, rows = self.X.shape[1], self.residuals.rows(self.X)
         return np.asarray((rows.T @ rows + np.eye(size)) / (len(rows) + size))
+
+
+def _around_mean(moments: Floats) -> Floats:
+    """Return what is left of rows' products when column 0, which is an intercept's, explains what it can."""
+    front = moments[0]
+    return np.asarray(moments - np.outer(front, front) / max(front[0], 1e-300))
