@@ -107,6 +107,21 @@ def test_noise_in_the_mean_is_added_to_every_prior_around_it(learner, added):
         np.testing.assert_allclose(wider, added * np.eye(3), atol=1e-12)
 
 
+def test_priors_that_are_the_same_are_one_with_the_weight_of_all():
+    """A covariance without a direction is the identity, however it is turned; what is close to it is not."""
+    learner, mean = Regression(3), np.array([0.5, 1.0, -1.0])
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3))).Q
+    board = initial_mean(3, None) | {"variance": np.array(0.02)}
+    factors = [turn, turn.T, np.diag([1.0, 1.0, 1.0 + 1e-9])]
+    found = shared_candidates(learner, mean, factors, False, board)
+    apart = shared_candidates(learner, mean, [np.diag([1.0, 1.0, 2.0])], False, board)
+    plain, loose, close = found
+    assert [len(found), len(apart)] == [3, 3]
+    assert plain.weight == pytest.approx(apart[0].weight + 2 / 3 * apart[2].weight, rel=1e-12)
+    assert loose.weight == pytest.approx(apart[1].weight, rel=1e-12)
+    assert close.weight == pytest.approx(apart[2].weight / 3, rel=1e-12)
+
+
 @pytest.mark.parametrize(("dim", "noise"), [(3, 0.02), (30, 1e-16), (100, 1e-15), (100, 1e-300)])
 def test_hardly_any_noise_is_added_to_a_covariance_of_few_directions(dim, noise):
     """A sum of squares that rounds to no covariance at all, and would have no Cholesky factor."""

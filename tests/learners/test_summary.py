@@ -25,10 +25,16 @@ FACTORS = {
     "full": RNG.normal(size=(D, D)),
     "singular": RNG.normal(size=(D, D)) @ np.diag([1.0] * 3 + [0.0] * (D - 3)),
 }
+TURN, OTHER = (np.linalg.qr(RNG.normal(size=(D, D))).Q for _ in range(2))
+FACTORS |= {
+    "turned": 0.3 * TURN,
+    "one direction": TURN @ np.diag([0.4] * (D - 1) + [4.0]) @ OTHER,
+    "narrow direction": TURN @ np.diag([0.4] * (D - 1) + [0.1]) @ OTHER,
+}
 
 
 @pytest.mark.parametrize("rows", [30, N])
-@pytest.mark.parametrize("factor", [FACTORS[name] for name in ("plain", "loose", "full")])
+@pytest.mark.parametrize("factor", [FACTORS[name] for name in ("plain", "loose", "full", "one direction")])
 def test_rows_left_out_are_foreseen_by_a_fit_to_the_others(rows, factor):
     """Whichever form: as by fits that lack the row."""
     rng = np.random.default_rng(rows)
@@ -86,6 +92,19 @@ def test_both_forms_give_the_posterior_of_dense_algebra(data, name):
                 np.testing.assert_allclose(fit.log_evidence[:, i, j], evidence, rtol=1e-7, atol=1e-8)
 
 
+def test_what_is_isotropic_but_for_one_direction_takes_no_decomposition_of_its_own(data):
+    for form in (summary(*data), statistics(*data)):
+        plain = ridge_fit(form, CENTER, np.eye(D), LAMBDAS, SCALES).basis
+        alike = {
+            name
+            for name, factor in FACTORS.items()
+            if np.array_equal(
+                ridge_fit(form, CENTER, factor, LAMBDAS, SCALES).basis[..., : plain.shape[2]], plain
+            )
+        }
+        assert alike == {"plain", "loose", "turned", "one direction"}
+
+
 @pytest.mark.parametrize("name", FACTORS)
 def test_tasks_may_have_lambdas_of_their_own(data, name):
     own = LAMBDAS * np.array([[1.0], [0.01], [100.0]])
@@ -114,6 +133,11 @@ def test_the_smaller_form_is_taken_and_survives_as_a_state(data):
         again = summary_of(form.arrays() | {"inverse": np.zeros(1)})
         assert type(again) is type(form)
         np.testing.assert_array_equal(again.count, form.count)
+    there = X[..., :3] * weight[..., None]
+    older = {"gram": there.swapaxes(1, 2) @ X[..., :3], "cross": (y[:, None] @ there)[:, 0]}
+    older |= {"square": tall.square, "count": tall.count, "values": tall.values, "vectors": tall.vectors}
+    point = np.ones(3)
+    np.testing.assert_allclose(summary_of(older).offset(0.1, point), tall.offset(0.1, point), atol=1e-12)
 
 
 @pytest.mark.parametrize("garbage", [np.inf, np.nan, 1e300])

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
     from cloister.store.records import Release
 
+#: Covariances that differ by no more than this part of their largest number are the same but for rounding.
+SAME = 1e-14
+
 
 def estimate_root(
     clip: float, points: Floats, noise: Floats, offsets: Floats, variances: Floats
@@ -284,7 +287,29 @@ def shared_candidates(
     shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
     shared += [Candidate(rest, mean, factor, True) for factor in factors]
-    return [replace(candidate, heard=heard) for candidate in shared]
+    return [replace(candidate, heard=heard) for candidate in _once_each(shared)]
+
+
+def _once_each(candidates: list[Candidate]) -> list[Candidate]:
+    """Return candidates no two of which are the same but for rounding; one for several has all their weight.
+
+    A covariance from which no direction stands out is the identity in more than one way.
+    """
+    found: dict[int, Candidate] = {}
+    squares = [candidate.factor @ candidate.factor.T for candidate in candidates]
+    for number, candidate in enumerate(candidates):
+        near = [
+            other
+            for other, kept in found.items()
+            if kept.shared == candidate.shared
+            and np.abs(squares[other] - squares[number]).max() <= SAME * np.abs(squares[other]).max()
+        ]
+        if near:
+            kept = found[near[0]]
+            found[near[0]] = replace(kept, weight=kept.weight + candidate.weight)
+        else:
+            found[number] = candidate
+    return list(found.values())
 
 
 def _widened(factor: Floats, noise: float) -> Floats:

@@ -1,7 +1,6 @@
 r"""Ridge regression alone: a task's own rows in its own units, decomposed once, over a grid of penalties.
 
-Only the noise's scale, which tasks may tell each other, is left open. All but the basis, which is as large as
-a task's rows and needed for its model only, is kept from round to round.
+Only the noise's scale, which tasks may tell each other, is left open. All of it is kept from round to round.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class OwnRidge:
     scale, shift, front
         The way to public units (see `OwnUnits`).
     basis : array of shape (tasks, features, k), optional
-        The spectrum's basis; a state does not keep it.
+        The spectrum's basis; states of older versions do not have it.
     """
 
     values: Floats
@@ -91,8 +90,8 @@ class OwnRidge:
         return cls(spectrum.values, *sums, center, unit, *back, spectrum.basis)
 
     def arrays(self) -> States:
-        """Return it as a state, without its basis."""
-        found = {_KEPT + item.name: getattr(self, item.name) for item in fields(self) if item.name != "basis"}
+        """Return it as a state."""
+        found = {_KEPT + item.name: getattr(self, item.name) for item in fields(self)}
         return {name: array for name, array in found.items() if array is not None}
 
     @classmethod

@@ -157,7 +157,7 @@ class Regression(BayesianLearner):
         stats = summary(block.X, block.y, block.weight)
         own = OwnRidge.of(block, self.intercept)
         unknown = np.broadcast_to(np.nan, (len(block), len(NOISE_SCALES), len(LAMBDAS)))
-        return stats.decomposed().arrays() | own.arrays() | {"evidence": unknown}
+        return stats.arrays() | own.arrays() | {"evidence": unknown}
 
     def weigh(self, home: Home, candidates: Candidates) -> States:
         """Return the log evidence of the shared priors together, by noise scale and lambda.
@@ -262,13 +262,17 @@ class Regression(BayesianLearner):
 
         return home.apart(self._few(home), solve)
 
+    def _own(self, home: Home) -> OwnRidge:
+        kept = OwnRidge.kept(home.states)
+        return kept if kept.basis is not None else OwnRidge.of(home.rows, self.intercept)
+
     def _few(self, home: Home) -> NDArray[np.intp]:
         """Return 1 for every task that cannot tell whether it is like the others, and 0 for the rest."""
         return (too_few(home.states["count"]) & self.intercept).astype(np.intp)
 
     def _level_and_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over no slopes and the candidates', around each task's own mean."""
-        own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
+        own = _alone(self._own(home), answers)
         models, rest = _mix(own.rows.count, [own.in_public()]), 1 - sum(c.weight for c in candidates)
         weight = np.full(len(home), math.log(rest))
         alone = Posterior(weight, models["coef"], models["covariance"], models["noise"])
@@ -292,7 +296,7 @@ class Regression(BayesianLearner):
             worths.append(worth + shares.mean(fit.left_out(home.rows)) if candidate.tested else worth)
             fits.append((fit, shares))
         if alone > 1e-9:
-            own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
+            own = _alone(self._own(home), answers)
             by_weight = log_sum(np.stack(worths, axis=1)) - math.log(1 - alone) if worths else own.worth
             one_row = self._few(home) * (stats.count <= 1)  # it cannot tell
             tested = any(candidate.tested for candidate in candidates)

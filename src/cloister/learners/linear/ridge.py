@@ -10,8 +10,9 @@ everything follows from one eigendecomposition of :math:`L'X'XL` for all :math:`
         - \tfrac{n+1}{2} \log(s_0 + Q_\lambda) + \tfrac12 \log s_0 + \mathrm{const},
     \qquad Q_\lambda = |y - Xm|^2 - \sum_j \frac{c_j^2}{e_j + \lambda}
 
-Isotropic priors share the eigenvectors of :math:`X'X`, and so do those with a loose intercept,
-:math:`P = s^2(I + (v-1) e_0 e_0')`: with :math:`\lambda' = \lambda/s^2` and :math:`\kappa = 1 - 1/v`,
+Isotropic priors share the eigenvectors of :math:`X'X`, and so do those that are wider along one direction
+:math:`e_0`, such as the intercept's, :math:`P = s^2(I + (v-1) e_0 e_0')`: with
+:math:`\lambda' = \lambda/s^2` and :math:`\kappa = 1 - 1/v`,
 
 .. math::
     (X'X + \lambda P^{-1})^{-1} = B + g\, B e_0 e_0' B, \qquad B = (X'X + \lambda' I)^{-1},
@@ -29,7 +30,7 @@ Both forms give the same posterior.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 ABSURD = 1e100
 #: A ridge smaller than this share of the trace would be lost in rounding, and the inverse with it.
 LEAST_RIDGE = 1e-10
+#: Deviations of a prior that differ by no more than this part are the same but for rounding.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,9 +96,6 @@ class LinearSummary(RidgeStatistics, Protocol):
     def arrays(self) -> States:
         """Return the summary as a state."""
 
-    def decomposed(self) -> LinearSummary:
-        """Return the same with its plain spectrum, which need not be made again from its `arrays`."""
-
     def offset(self, ridge: float, point: Floats) -> Floats:
         """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task.
 
@@ -107,85 +107,80 @@ class LinearSummary(RidgeStatistics, Protocol):
 class Statistics:
     """X'X, X'y, y'y and the number of rows: all of a block that has no fewer rows than columns.
 
-    If it is decomposed, X'X is ``vectors @ diag(values) @ vectors.T``.
+    X'X is ``vectors @ diag(values) @ vectors.T``, and `along` is ``vectors.T @ X'y``.
     """
 
-    gram: Floats
-    cross: Floats
+    values: Floats
+    vectors: Floats
+    along: Floats
     square: Floats
     count: Floats
-    values: Floats | None = None
-    vectors: Floats | None = None
 
     def arrays(self) -> States:
         return _arrays(self)
 
-    def decomposed(self) -> Statistics:
-        values, vectors = _eigen(self.gram)
-        return replace(self, values=values, vectors=vectors)
+    @classmethod
+    def of(cls, gram: Floats, cross: Floats, square: Floats, count: Floats) -> Statistics:
+        values, vectors = _eigen(gram)
+        return cls(values, vectors, (vectors.swapaxes(1, 2) @ cross[..., None])[..., 0], square, count)
 
     def offset(self, ridge: float, point: Floats) -> Floats:
-        """Return the ridge solution seen from a point, by three matrix-vector products."""
-        return _ridge_solution(self._plain.values, self._plain.basis, self.cross - self.gram @ point, ridge)
+        """Return the ridge solution seen from a point, by two matrix-vector products."""
+        along = (self.along - self.values * self._turned(point)) / _lifted(self.values, ridge)
+        return np.asarray((self.vectors @ along[..., None])[..., 0])
 
-    @cached_property
-    def _plain(self) -> Spectrum:
-        if self.values is None or self.vectors is None:
-            return Spectrum(*_eigen(self.gram))
-        return Spectrum(self.values, self.vectors)
+    def _turned(self, point: Floats) -> Floats:
+        return np.asarray(self.vectors.swapaxes(1, 2) @ point)
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Decompose ``factor' X'X factor``."""
         if factor is None:
-            return self._plain
-        values, vectors = _eigen(factor.T @ self.gram @ factor)
+            return Spectrum(self.values, self.vectors)
+        half = np.ascontiguousarray(factor.T) @ (self.vectors * np.sqrt(self.values)[:, None, :])
+        values, vectors = _eigen(half @ half.swapaxes(1, 2))
         return Spectrum(values, factor @ vectors)
 
     def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
         """Rotate X'(y - X center); the basis has unit length in the prior's own."""
-        shifted = self.cross - self.gram @ center
-        rotated = (spectrum.basis.swapaxes(1, 2) @ shifted[..., None])[..., 0]
-        return self.square - ((self.cross + shifted) * center).sum(axis=1), rotated, rotated
+        turned = self._turned(center)
+        rotated = shifted = self.along - self.values * turned
+        if spectrum.basis is not self.vectors:
+            rotated = self.vectors @ shifted[..., None]
+            rotated = (spectrum.basis.swapaxes(1, 2) @ rotated)[..., 0]
+        return self.square - ((self.along + shifted) * turned).sum(axis=1), rotated, rotated
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowSummary:
     """Rows and targets, times the root of their weight: all of a block with fewer rows than columns.
 
-    If it is decomposed, XX' is ``vectors @ diag(values) @ vectors.T``.
+    XX' is ``vectors @ diag(values) @ vectors.T``.
     """
 
     rows: Floats
     target: Floats
     count: Floats
-    values: Floats | None = None
-    vectors: Floats | None = None
+    values: Floats
+    vectors: Floats
 
     def arrays(self) -> States:
         return _arrays(self)
 
-    def decomposed(self) -> RowSummary:
-        values, vectors = _eigen(self.rows @ self.rows.swapaxes(1, 2))
-        return replace(self, values=values, vectors=vectors)
-
     def offset(self, ridge: float, point: Floats) -> Floats:
         """Return the ridge solution seen from a point, as X' times a vector over rows."""
-        plain = self._plain
-        assert plain.rows is not None
-        dual = _ridge_solution(plain.values, plain.rows, self.target - self.rows @ point, ridge)
-        return np.asarray((self.rows.swapaxes(1, 2) @ dual[..., None])[..., 0])
+        right = self.target - self.rows @ point
+        dual = (self.vectors.swapaxes(1, 2) @ right[..., None])[..., 0] / _lifted(self.values, ridge)
+        return np.asarray((self.rows.swapaxes(1, 2) @ (self.vectors @ dual[..., None]))[..., 0])
 
     @cached_property
     def _plain(self) -> Spectrum:
-        if self.values is None or self.vectors is None:
-            return self._decompose(self.rows)
         return Spectrum(self.values, self.rows.swapaxes(1, 2) @ self.vectors, True, self.vectors)
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Decompose ``X factor factor' X'``."""
-        return self._plain if factor is None else self._decompose(self.rows @ (factor @ factor.T))
-
-    def _decompose(self, spread_rows: Floats) -> Spectrum:
+        if factor is None:
+            return self._plain
+        spread_rows = self.rows @ (factor @ factor.T)
         values, vectors = _eigen(self.rows @ spread_rows.swapaxes(1, 2))
         return Spectrum(values, spread_rows.swapaxes(1, 2) @ vectors, True, vectors)
 
@@ -215,11 +210,9 @@ def summary(X: Array, y: Array, weight: Array) -> LinearSummary:
         rows, target, count = X * root[..., None], y * root, weight.sum(axis=1)
         size = np.square(rows).sum(axis=(1, 2)) + np.square(target).sum(axis=1) + count
         sane = size < ABSURD  # False for NaN too
-    return RowSummary(
-        np.where(sane[:, None, None], rows, 0.0),
-        np.where(sane[:, None], target, 0.0),
-        np.where(sane, count, 0.0),
-    )
+    rows = np.where(sane[:, None, None], rows, 0.0)
+    spectrum = _eigen(rows @ rows.swapaxes(1, 2))
+    return RowSummary(rows, np.where(sane[:, None], target, 0.0), np.where(sane, count, 0.0), *spectrum)
 
 
 def statistics(X: Array, y: Array, weight: Array) -> Statistics:
@@ -232,7 +225,7 @@ def statistics(X: Array, y: Array, weight: Array) -> Statistics:
         size = np.abs(gram).max(axis=(1, 2), initial=0.0) + np.abs(cross).max(axis=1, initial=0.0)
         size += square + count
         sane = size < ABSURD  # False for NaN too
-    return Statistics(
+    return Statistics.of(
         np.where(sane[:, None, None], gram, 0.0),
         np.where(sane[:, None], cross, 0.0),
         np.where(sane, square, 0.0),
@@ -241,20 +234,19 @@ def statistics(X: Array, y: Array, weight: Array) -> Statistics:
 
 
 def summary_of(arrays: States) -> LinearSummary:
-    kind: type[Statistics] | type[RowSummary] = Statistics if "gram" in arrays else RowSummary
-    return kind(*(arrays.get(item.name) for item in fields(kind)))  # type: ignore[arg-type]
+    if "gram" in arrays:  # a state that an older version saved
+        return Statistics.of(*(arrays[name] for name in ("gram", "cross", "square", "count")))
+    kind: type[Statistics] | type[RowSummary] = Statistics if "along" in arrays else RowSummary
+    return kind(*(arrays[item.name] for item in fields(kind)))
 
 
 def _arrays(summed: Statistics | RowSummary) -> States:
-    found = {item.name: getattr(summed, item.name) for item in fields(summed)}
-    return {name: array for name, array in found.items() if array is not None}
+    return {item.name: getattr(summed, item.name) for item in fields(summed)}
 
 
-def _ridge_solution(values: Floats, vectors: Floats, right: Floats, ridge: float) -> Floats:
-    """Solve ``(matrix + ridge I) x = right`` in the matrices' eigenvectors."""
-    lifted = values + np.maximum(ridge, LEAST_RIDGE * values.sum(axis=1, keepdims=True))
-    along = (vectors.swapaxes(1, 2) @ right[..., None])[..., 0] / lifted
-    return np.asarray((vectors @ along[..., None])[..., 0])
+def _lifted(values: Floats, ridge: float) -> Floats:
+    """Return the eigenvalues of matrices with a ridge, or a larger one that is not lost in rounding."""
+    return np.asarray(values + np.maximum(ridge, LEAST_RIDGE * values.sum(axis=1, keepdims=True)))
 
 
 def _eigen(matrix: Floats) -> tuple[Floats, Floats]:
@@ -278,7 +270,7 @@ class RidgeFit:
     prior, rest : arrays of shapes (d, d) or (tasks, d, d) and (lambdas,), optional
         What the prior adds where rows are fewer than columns.
     bump : array of shape (tasks, lambdas, k), optional
-        What a loose intercept adds.
+        What a direction adds along which the prior is wider.
     log_evidence : array of shape (scales, tasks, lambdas)
         Log marginal likelihood, up to a constant of the task.
     residual : array of shape (tasks, lambdas)
@@ -358,10 +350,9 @@ def ridge_fit(
         prior = np.eye(len(factor)) if solved.shares_basis else factor @ factor.T
         rest, spread = 1 / lams, -spread / lams[..., None]
     if solved.gain is not None:
-        bump = basis[:, :1] * spread
-        if short:  # the intercept's own direction is not among the rows'
-            ahead = np.zeros((*basis.shape[:2], 1))
-            ahead[:, 0] = 1.0
+        bump = solved.front[:, None] * spread
+        if short:  # the direction is not among the rows'
+            ahead = np.broadcast_to(solved.direction[:, None], (*basis.shape[:2], 1))
             basis = np.concatenate([basis, ahead], axis=2)
             none = np.zeros((*spread.shape[:2], 1))
             bump = np.concatenate([bump, none + rest[..., None]], axis=2)
@@ -389,7 +380,7 @@ class _Solved:
     lams : array of shape (lambdas,) or (tasks, lambdas)
         Lambdas for the spectrum's own prior.
     shares_basis : bool
-        Whether the spectrum is that of the data alone, for an isotropic prior or a loose intercept.
+        Whether the spectrum is that of the data alone, for a prior that is isotropic but for a direction.
     inner : array of shape (tasks, k)
         Targets by coordinates.
     inverse : array of shape (tasks, lambdas, k)
@@ -397,7 +388,9 @@ class _Solved:
     volume, residual : arrays of shape (tasks, lambdas)
         Log determinant and Q of the module's first formula.
     gain, at_front : arrays of shape (tasks, lambdas), optional
-        The g of the module's second formula, and what it is applied to: the intercept of the posterior mean.
+        The g of the module's second formula, and what it is applied to: the posterior mean along e0.
+    direction, front : arrays of shapes (d,) and (tasks, k)
+        The e0 of that formula, in public coordinates and along the basis.
     """
 
     spectrum: Spectrum
@@ -409,6 +402,8 @@ class _Solved:
     residual: Floats
     gain: Floats | None
     at_front: Floats
+    direction: Floats
+    front: Floats
 
     def log_evidence(self, count: Floats, scales: Floats) -> Floats:
         over_grid = scales.reshape(len(scales), -1, 1)
@@ -419,21 +414,19 @@ class _Solved:
 
 
 def _solve(stats: RidgeStatistics, center: Floats, factor: Floats, lambdas: Floats) -> _Solved:
-    scale, first = (factor[-1, -1], factor[0, 0]) if len(factor) else (1.0, 1.0)
-    shares_basis = not len(factor) or (
-        first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
-    )
+    isotropic = _isotropic_but_one(factor)
+    shares_basis = isotropic is not None
+    scale, first, direction = isotropic or (1.0, 1.0, np.zeros(len(factor)))
     spectrum = stats.spectrum(None if shares_basis else factor)
-    lams = lambdas / scale**2 if shares_basis else lambdas
+    lams = lambdas / scale**2
     start, inner, along = stats.against(center, spectrum)
     lifted = spectrum.values[:, None, :] + lams[..., None]
     volume = np.log(lifted / lams[..., None]) @ np.ones(lifted.shape[2])
-    inverse = np.reciprocal(lifted, out=lifted)
-    if not (shares_basis and first > scale):
+    inverse, gain, front = np.reciprocal(lifted, out=lifted), None, np.zeros(0)
+    if first == scale:
         taken = at_front = (inverse @ (inner * along)[:, :, None])[..., 0]
-        gain = None
     else:  # the rank-one correction of the module's second formula
-        kappa, front = 1 - (scale / first) ** 2, spectrum.basis[:, 0]
+        kappa, front = 1 - (scale / first) ** 2, direction @ spectrum.basis
         sums = inverse @ np.stack([inner * along, inner * front, np.square(front)], axis=2)
         taken, at_front, corner = sums[..., 0], sums[..., 1], sums[..., 2]
         if spectrum.short:
@@ -443,4 +436,23 @@ def _solve(stats: RidgeStatistics, center: Floats, factor: Floats, lambdas: Floa
         taken = taken + gain * at_front**2
         volume += np.log(room / (1 - kappa))
     residual = np.maximum(start[:, None] - taken, 0.0)
-    return _Solved(spectrum, lams, shares_basis, inner, inverse, volume, residual, gain, at_front)
+    ahead = direction, front
+    return _Solved(spectrum, lams, shares_basis, inner, inverse, volume, residual, gain, at_front, *ahead)
+
+
+def _isotropic_but_one(factor: Floats) -> tuple[float, float, Floats] | None:
+    """Return a prior's deviation, that along the one direction in which it is larger, and the direction.
+
+    None for any other prior. A covariance that was heard often is one: few of its eigenvalues stand out.
+    """
+    if not len(factor):
+        return 1.0, 1.0, np.zeros(0)
+    scale, first = float(factor[-1, -1]), float(factor[0, 0])
+    if first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1))):
+        return scale, first, np.eye(1, len(factor))[0]
+    directions, deviations, _ = np.linalg.svd(factor)
+    least = float(deviations[-1])
+    if deviations[1] - least > ROUNDING * least:
+        return None
+    alike = deviations[0] - least <= ROUNDING * least
+    return least, least if alike else float(deviations[0]), directions[:, 0]
