@@ -162,8 +162,12 @@ class EvidenceLearner(BayesianLearner):
     def _fits(self, home: Home, candidates: Candidates, answers: Answers) -> list[Scored]:
         """Fit each task with every candidate and, with the weight that they leave, alone."""
         own = 1 - sum(candidate.weight for candidate in candidates)
-        fits = [self.around(home, one, self._follow(one, answers)) for one in candidates]
-        return fits + ([self.alone(home, own)] if own > 1e-9 else [])
+        follow = [self._follow(one, answers) for one in candidates]
+        return self.around_all(home, candidates, follow) + ([self.alone(home, own)] if own > 1e-9 else [])
+
+    def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
+        """Fit each task with each public prior."""
+        return [self.around(home, *one) for one in zip(candidates, follow, strict=True)]
 
     def _follow(self, candidate: Candidate, answers: Answers) -> Floats:
         """Return log weights of a candidate's variances: as tasks said, for shared ones, or all alike."""

@@ -28,6 +28,7 @@ from cloister.learners.linear.softmax import laplace, mode, posterior
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
+    from cloister.learners.linear.question import Candidates
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,26 @@ class Classification(EvidenceLearner):
             return mean, candidate.factor @ spread @ candidate.factor.T
 
         return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
+
+    def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
+        """Fit a single task with all priors at once, as if it were several: that is several times as quick."""
+        if len(home) != 1 or any(one.own_units for one in candidates) or not candidates:
+            return super().around_all(home, candidates, follow)
+        block, count = by_class(home.rows, self.class_weight), len(candidates)
+        X = np.concatenate([self._whiten(block, one.factor) for one in candidates])
+        scores = np.concatenate([self._scores(block, one.mean) for one in candidates])
+        y, weight = (np.repeat(part, count, axis=0) for part in (block.y, block.weight))
+        fit = laplace(X, scores, y, weight, VARIANCES, classes=self.classes)
+
+        def scored(at: int, candidate: Candidate) -> Scored:
+            def to_public(share: Floats) -> tuple[Floats, Floats]:
+                inner, spread = posterior(fit, np.where(np.arange(count)[:, None] == at, share, 0.0))
+                mean = candidate.mean + inner[at].reshape(1, -1) @ candidate.factor.T
+                return mean, candidate.factor @ spread[[at]] @ candidate.factor.T
+
+            return Scored(fit.log_evidence[[at]] + follow[at] + math.log(candidate.weight), to_public)
+
+        return [scored(at, one) for at, one in enumerate(candidates)]
 
     def _in_own_units(self, block: Block, candidate: Candidate, follow: Floats) -> Scored:
         """Fit each task around the public mean, its differences from it in the task's own units."""

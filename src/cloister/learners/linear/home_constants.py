@@ -86,7 +86,6 @@ class ResidualConstants:
     exact: float = derived(1e-4, "part of the residuals' square that is left at least: a hundredth of them")
     usual: float = derived(0.7, "deviation of the log of tasks' noise variances, as where tasks tell theirs")
     scores: float = derived(3.3, "variance of scores of classes beforehand: that of the logistic law")
-    by_class: float = derived(1.0, "largest residual of a class that is expected with certainty")
     rarest: float = derived(0.01, "mean square of residuals, of a class of one row in a hundred")
     passes: int = derived(10, "steps after which what is expected of classes is linear where weights are")
     misfit: float = derived(0.2, "part of it that is wrong for rows of zeros and ones, taken for normal")

@@ -143,11 +143,11 @@ class OfTwoClasses(Residuals):
 
     def residual(self, X: Array, y: Array, point: Floats, clip: float) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = np.clip(expit((X * point).sum(axis=-1)), 1 - clip, clip)
-            return np.asarray(np.clip(y - expected, -clip, clip))
+            return np.asarray(np.clip(y - expit((X * point).sum(axis=-1)), -clip, clip))
 
     def clip(self, level: float, variance: float) -> float:
-        return RESIDUAL.by_class if level else 0.5
+        """Return 1, or a half for the first look: from zero, where either class is expected by half."""
+        return 1.0 if level else 0.5
 
     def level(self, square: float, clip: float) -> float:
         return math.sqrt(min(max(clip**2 * square, RESIDUAL.rarest), 0.5**2))
@@ -156,8 +156,8 @@ class OfTwoClasses(Residuals):
         return level
 
     def linear(self, point: Floats, clip: float, level: float, around: Floats, moments: Floats) -> Linear:
-        before, _ = self._expected(point, clip, moments)
-        now, slope = self._expected(around, 1.0, moments)
+        before, _ = self._expected(point, moments)
+        now, slope = self._expected(around, moments)
         unsure = RESIDUAL.misfit**2 * float(np.square(now - before).mean())
         return Linear(slope, around, before - now, unsure)
 
@@ -170,16 +170,14 @@ class OfTwoClasses(Residuals):
     def answers(self, level: float) -> Answers:
         return {"scale": np.array([0.0, SCORE.usual_sd])}
 
-    def _expected(self, weights: Floats, clip: float, moments: Floats) -> tuple[Floats, float]:
+    def _expected(self, weights: Floats, moments: Floats) -> tuple[Floats, float]:
         """Return the mean of a row times what is expected of it, and the mean slope of that in scores."""
         middle = self.intercept * moments[0] / math.sqrt(moments[0, 0])
         level, both = float(middle @ weights), moments @ weights
         spread = math.sqrt(max(float(weights @ both) - level**2, 0.0))
         expected = expit(level + spread * NODES)
-        inside = np.abs(expected - 0.5) < clip - 0.5
-        slope = float(SHARES @ np.where(inside, expected * (1 - expected), 0.0))
-        mean = float(SHARES @ np.clip(expected, 1 - clip, clip))
-        return mean * middle + slope * (both - level * middle), slope
+        slope = float(SHARES @ (expected * (1 - expected)))
+        return float(SHARES @ expected) * middle + slope * (both - level * middle), slope
 
 
 #: A normal, by so many of its values and what each of them weighs.
