@@ -1,6 +1,7 @@
-"""Does joining by record ever harm? 79 kinds of generated institutions, against learning alone.
+"""Does joining by record ever harm? Against learning alone: 79 kinds of institutions, and 58 of classes.
 
-Alone is our own single-task model or scikit-learn's RidgeCV, whichever is the better on average. A cell fails
+Alone is our own single-task model or scikit-learn's RidgeCV, whichever is the better on average; for classes
+LogisticRegressionCV, and the excess is of the log-loss. A cell fails
 if the lower end of a one-sided 95 % t interval of the mean log ratio of excesses, corrected for the number of
 cells, is above 2 %. Of a gain of 15 % or more it is counted how much epsilon 1 keeps, by Q: the number of
 records times mu over that of weights, and with own noise over the root of the number of institutions. The
@@ -14,8 +15,8 @@ from statistics import fmean, median
 
 from scipy.stats import t as student
 
-from benchmarks import Figures, Tables, Targets
-from benchmarks.record_tables import GRID
+from benchmarks import Figures, Tables, Targets, record_classes
+from benchmarks.record_tables import CLASS_GRID, GRID
 from benchmarks.records import drawn_once, grouped, mean_error
 from harness.cells import Cells
 
@@ -31,11 +32,46 @@ def measure(job: tuple[int, int]) -> dict[str, float]:
     return drawn_once(GRID[job[0]], job[1], EPSILONS)
 
 
+def measure_classes(job: tuple[int, int]) -> dict[str, float]:
+    """Draw a cell of the grid of classes once."""
+    return record_classes.drawn_once(CLASS_GRID[job[0]], job[1], EPSILONS)
+
+
 def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
-    """Measure the grid; `quick` takes two seeds and every eighth cell."""
-    chosen = range(0, len(GRID), 8 if quick else 1)
-    jobs = [(i, seed) for seed in (QUICK_SEEDS if quick else SEEDS) for i in chosen]
-    return summarised(grouped([i for i, _ in jobs], cells.measured(measure, jobs)))
+    """Measure the grids; `quick` takes two seeds and every eighth cell."""
+    seeds, step = (QUICK_SEEDS, 8) if quick else (SEEDS, 1)
+    jobs = [(i, seed) for seed in seeds for i in range(0, len(GRID), step)]
+    figures, targets, tables = summarised(grouped([i for i, _ in jobs], cells.measured(measure, jobs)))
+    jobs = [(i, seed) for seed in seeds for i in range(0, len(CLASS_GRID), step)]
+    of_classes = summarised_classes(grouped([i for i, _ in jobs], cells.measured(measure_classes, jobs)))
+    return figures | of_classes[0], targets | of_classes[1], tables | of_classes[2]
+
+
+def summarised_classes(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
+    """Return the same of classes, but for own noise, which was not measured."""
+    lines = sorted((harm(outcomes, len(found)), CLASS_GRID[i].label) for i, outcomes in found.items())[::-1]
+    worst = [worse for (worse, *_), _ in lines]
+    figures: Figures = {
+        "classes cells": len(lines),
+        "classes failed": sum(bound > LIMIT for (_, bound, _), _ in lines),
+        "classes worst percent": 100 * worst[0],
+        "classes mean above 2 percent": sum(one > LIMIT for one in worst),
+    }
+    rows = [
+        [label, *shown, f"{100 * worse:.1f}", f"{100 * bound:.1f}"] for (worse, bound, shown), label in lines
+    ]
+    head = ["institutions", "Q", "alone", "epsilon 1", "no noise", "more than alone, %", "at least, %"]
+    return figures, {"classes failed": ("<=", 0)}, {"classes": [head, *rows]}
+
+
+def harm(outcomes: list[dict[str, float]], cells: int) -> tuple[float, float, list[str]]:
+    """Return the part by which a cell is worse than alone, at least and on average, and what it has."""
+    means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
+    best = min(("single", "ridge"), key=means.__getitem__)
+    mean, error = mean_error([math.log(one["1"] / one[best]) for one in outcomes])
+    bound = math.expm1(mean - float(student.ppf(1 - 0.05 / cells, len(outcomes) - 1)) * error)
+    shown = [f"{means['Q']:.0f}", *(f"{1000 * means[way]:.1f}" for way in (best, "1", "inf"))]
+    return means["1"] / means[best] - 1, bound, shown
 
 
 def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
@@ -53,17 +89,14 @@ def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targe
     for index, outcomes in found.items():
         means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
         best = min(("single", "ridge"), key=means.__getitem__)
-        mean, error = mean_error([math.log(one["1"] / one[best]) for one in outcomes])
-        quantile = float(student.ppf(1 - 0.05 / len(found), len(outcomes) - 1))
-        bound, gain = math.expm1(mean - quantile * error), means[best] - means["inf"]
+        worse, bound, numbers = harm(outcomes, len(found))
+        gain = means[best] - means["inf"]
         failed += bound > LIMIT
         share = (means[best] - means["1"]) / gain if gain > LIMIT * means[best] else math.nan
         if gain > GAIN * means[best]:
             kept.append((means["Q"], share))
             silo = (means[best] - means["silo"]) / gain
             own_noise.append((means["Q"] / math.sqrt(GRID[index].count), silo))
-        numbers = [f"{means['Q']:.0f}", *(f"{1000 * means[way]:.1f}" for way in (best, "1", "inf"))]
-        worse = means["1"] / means[best] - 1
         lines.append((worse, [*numbers, f"{100 * worse:.1f}", f"{100 * bound:.1f}", f"{share:.2f}"], index))
     lines.sort(reverse=True)
     figures: Figures = {

@@ -146,7 +146,7 @@ class Classification(EvidenceLearner):
         return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
 
     def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
-        """Fit a single task with all priors at once, as if it were several: that is several times as quick."""
+        """Fit a single task with all priors at once, as if it were several tasks: that is quicker."""
         if len(home) != 1 or any(one.own_units for one in candidates) or not candidates:
             return super().around_all(home, candidates, follow)
         block, count = by_class(home.rows, self.class_weight), len(candidates)
