@@ -17,7 +17,9 @@ from cloister.algorithms import Independent, LocateRecords, PooledPrior
 from cloister.algorithms.histograms import BINS, MIDDLES, places_and_spreads
 from cloister.algorithms.prior.pooled import Look, Place, posterior
 from cloister.algorithms.prior.pooled_prior import OwnRecords
+from cloister.audit.isolation import check_isolation
 from cloister.core.lifts import svec
+from cloister.engines import local
 from cloister.errors import InputError, PlanError
 from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor, SingleTaskClassifier
 from cloister.learners import Classification, Regression
@@ -146,6 +148,18 @@ def test_records_speak_by_themselves():
 @pytest.mark.slow
 def test_records_with_classes_speak_by_themselves():
     cl.check_algorithm(CLASSES, KINDS[CLASSES], unit=cl.Unit.record(60))
+
+
+@pytest.mark.slow
+def test_the_auditor_convicts_who_clips_a_sum_of_classes(monkeypatch):
+    plan = cl.Plan(PooledPrior(Classification(3)), n_tasks=4, unit=cl.Unit.record(100)).calibrate(1.0)
+    assert check_isolation(plan).holds
+
+    def clipped_once(channel, exact, messages, groups, honest=local._summed):
+        return honest(channel, exact, messages.sum(axis=0, keepdims=True), groups[:1])
+
+    monkeypatch.setattr(local, "_summed", clipped_once)
+    assert not check_isolation(plan).holds
 
 
 # ------------------------------------------------------------------ what is made of it

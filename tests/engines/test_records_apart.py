@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from node_helpers import BUDGET, OPERATOR, SEED, Recorded, log_of, open_nodes
 
 from cloister import Plan, Tasks, Trust, Unit, run
+from cloister.algorithms import PooledPrior
 from cloister.audit.zoo.plans import GramOfRecords
 from cloister.channel import Channel, Outer
 from cloister.core.channel import GRID
 from cloister.engines import RemoteNodes
 from cloister.errors import InputError, PrivateDataError
+from cloister.learners import Classification
 from cloister.nodes import NodeFolder, NodeSettings
 from cloister.nodes.identity import Identity
 from cloister.nodes.messages import Reply
@@ -22,11 +26,12 @@ SIZES = [1, 7, 30]
 X = np.random.default_rng(0).normal(size=(sum(SIZES), 2))
 TASKS = Tasks.from_arrays(X, X.sum(axis=1), np.repeat(["elm", "oak", "yew"], SIZES))
 ALGORITHM = GramOfRecords(Channel(3, clip=0.5, lift=Outer()))
+CLASSES = PooledPrior(Classification(2))
 
 
-def plan_of(trust=None, rows=40, unit=None):
+def plan_of(trust=None, rows=40, unit=None, algorithm=ALGORITHM):
     trust, unit = trust or Trust.curator(), unit or Unit.record(rows)
-    plan = Plan(ALGORITHM, n_tasks=3, unit=unit, trust=trust, delta=1e-2)
+    plan = Plan(algorithm, n_tasks=3, unit=unit, trust=trust, delta=1e-2)
     return plan.calibrate(3.0)
 
 
@@ -39,7 +44,7 @@ def make(folder, plan, unit="record", tasks=TASKS):
     signed = OPERATOR.sign_roster(plan.fingerprint, TASKS.roster, "", tuple(keys.values()))
     for name in names:
         NodeFolder(folder / name).approve(plan, tasks.only(name), roster=signed, trial=True)
-    return open_nodes(folder, TASKS, TYPES), keys
+    return open_nodes(folder, tasks, TYPES), keys
 
 
 def over(link, plan, keys, told):
@@ -47,15 +52,16 @@ def over(link, plan, keys, told):
     return run(plan, TASKS.roster, random_state=SEED, engine=engine)
 
 
-def test_nodes_send_sums_of_their_records_and_the_board_is_that_of_one_machine(tmp_path):
-    plan = plan_of()
-    nodes, keys = make(tmp_path, plan)
+@pytest.mark.parametrize("algorithm", [ALGORITHM, CLASSES], ids=("Gram", "classes"))
+def test_nodes_send_sums_of_their_records_and_the_board_is_that_of_one_machine(algorithm, tmp_path):
+    plan, tasks = plan_of(algorithm=algorithm), replace(TASKS, y=(TASKS.y > 0) * 1.0)
+    nodes, keys = make(tmp_path, plan, tasks=tasks)
     link, told = Recorded(nodes), []
     done = over(link, plan, keys, told)
     assert not told
-    assert done.board.head == run(plan, TASKS, random_state=SEED).board.head
+    assert done.board.head == run(plan, tasks, random_state=SEED).board.head
     rows = [Reply.from_bytes(reply).row for _, _, reply in link.replies]
-    assert {row.size for row in rows if row is not None} == {ALGORITHM.only.size}
+    assert {row.size for row in rows if row is not None} == {plan.rounds[0].channels[0].size}
     assert nodes["elm"].home.ledger.spent == pytest.approx(3.0, abs=1e-3)
 
 
