@@ -23,7 +23,6 @@ NAME = "ablation"
 
 #: By stage and name: what does nothing, or what another number says.
 NEUTRAL: dict[str, Any] = {
-    "SEARCH.places": 1,
     "SEARCH.bins": 16,
     "SEARCH.spread": 3.5,
     "SEARCH.most": 0.06,
@@ -34,14 +33,12 @@ NEUTRAL: dict[str, Any] = {
     "BUDGET.most": 10,
     "MEAN.usual": 1.0,
     "MEAN.usual_sd": 10.0,
-    "MEAN.least": 0.01,
     "MEAN.curved": 0.0,
     "MEAN.surprise": 2.0,
     "MEAN.shrinkage": 1.0,
     "MEAN.moving": 0.5,
     "MEAN.standing": 0.6,
     "COVARIANCE.mix": 0.03,
-    "WEIGHTS.noisy": 0.0,
     "WEIGHTS.by_class": 1 / 3,
     "WEIGHTS.zero": 0.1,
     "WEIGHTS.relevance": 0.6,
@@ -59,7 +56,6 @@ NEUTRAL: dict[str, Any] = {
     "NUMBER.plain": 0.01,
     "NUMBER.asked": 1,
     "NUMBER.narrow": 0.0,
-    "NUMBER.noises": 5,
     "NUMBER.exact": 1e-5,
     "NUMBER.own_power": 1.0,
     "SCORE.clip": 4.0,

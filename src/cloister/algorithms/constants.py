@@ -21,8 +21,8 @@ COVERAGE = "tests/app/test_run_summary.py"
 class SearchConstants:
     """Where targets and features are."""
 
-    places: int = tuned(2, "rounds that look for the place; a third is no better", "bounds, harm")
-    bins: int = tuned(32, "bins of a round: two rounds tell a thousandth of the bounds", "bounds, harm")
+    places: int = derived(2, "rounds that look for the place: bins of bins tell a thousandth of the bounds")
+    bins: int = tuned(32, "bins of a round", "bounds, harm")
     significant: float = derived(3.5, "noise has such a window, 1 to 8 of 32 bins wide, in 2 % of rounds")
     windows: tuple[int, ...] = derived((1, 2, 4, 8), "octaves up to a quarter of the bins")
     spread: float = tuned(2.0, "deviations, where tasks were heard and their spread is one of few octaves")
@@ -71,7 +71,7 @@ class MeanConstants:
 
     usual: float = tuned(0.4, "slope of offsets against the point, before anything is released")
     usual_sd: float = tuned(0.15, "its deviation")
-    least: float = tuned(0.1, "least slope: a mean moves by ten times what is released at most")
+    least: float = derived(0.1, "least slope: two deviations below the usual one; 2 % by chance")
     far: float = derived(1.0, "clips between start and mean, beforehand: no offset is longer")
     curved: float = tuned(0.35, "what a round from a clip away is wrong by: clipping bends the line")
     steps: int = derived(8, "repetitions until it stays")
@@ -90,10 +90,7 @@ class PopulationConstants:
 
     on: float = tuned(0.7, "deviation of the response on its diagonal, as a part of it", COVERAGE)
     off: float = tuned(0.6, "of the others, over the root of their number", COVERAGE)
-    most: float = tuned(10.0, "times what it began with beyond which nothing is known of the error")
     steepest: float = derived(0.95, "a response of 1 would be told from one that has no deviation")
-    steps: int = derived(50, "repetitions until the sum of corrections stays")
-    settled: float = derived(1e-9, "what is left of it then")
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,9 @@ class CovarianceConstants:
 
     surprise: float = derived(2.0, "deviations of a chi square above its mean: noise has more in 2.5 %")
     mix: float = tuned(0.01, "identity in a prior at least, and least eigenvalue of a raised one")
-    mixes: tuple[float, ...] = tuned((0.003, 0.01, 0.03, 0.1, 0.3), "of a subspace that is told alone")
+    mixes: tuple[float, ...] = derived(
+        (0.003, 0.01, 0.03, 0.1, 0.3), "of a subspace that is told alone: half decades, tasks weigh them"
+    )
     thresholds: tuple[float, ...] = derived(
         (0.0, 1.0), "deviations of noise: none and one, beside the largest of all"
     )
@@ -112,7 +111,7 @@ class CovarianceConstants:
 class WeightConstants:
     """What shared priors weigh before a task looks at its rows."""
 
-    noisy: float = tuned(0.4, "less weight where all of the mean is noise")
+    even: float = derived(0.5, "where all of the mean is noise: nothing speaks for either side")
     by_class: float = tuned(0.4, "for classes: of the one in own units, and of relevant features")
     zero: float = tuned(0.2, "for several classes: of the one around zero")
     group: float = tuned(0.8, "part of the shared ones that goes to a group's mean", "groups")
@@ -148,8 +147,12 @@ class GroupConstants:
         0.4, "noise of a group's offset in the end, in clips, if it is asked for", "groups"
     )
     deviations: float = derived(2.0, "of pure noise, taken off the spread between groups: 2 % by chance")
-    share: float = tuned(0.5, "of the common slot in the message")
-    message: float = tuned(0.25, "squared length of a message, in clips, if nobody tells it")
+    share: float = derived(
+        0.5, "of the common slot: the noise variances of two slots then have the least sum"
+    )
+    message: float = derived(
+        0.25, "squared length of a message, in clips, if nobody tells it: of half a clip"
+    )
     unsure: float = derived(2.0, "log deviation from which a grid of scales says nothing: all alike have 3")
 
 

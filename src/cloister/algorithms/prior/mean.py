@@ -333,7 +333,7 @@ def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> flo
 
 def shared_weight(noise: float) -> float:
     """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
-    return TRUST.usual - WEIGHTS.noisy * noise
+    return TRUST.usual - (TRUST.usual - WEIGHTS.even) * noise
 
 
 def in_own_units(learner: BayesianLearner, mean: Floats, weight: float) -> list[Candidate]:

@@ -132,26 +132,25 @@ class _Response:
         """Return the covariance of the zero, if the mean offset has this one beside the noise's.
 
         What the uncertainty of A adds depends on how far the zero may lie from where tasks looked from, which
-        is the covariance itself: it is added up until it stays. None if it does not.
+        is the covariance itself: a geometric series of matrices. None if it has no sum.
         """
         back, size = np.linalg.inv(self.matrix), len(self.matrix)
         away = self.zero - self.center
         inside = self.level * np.eye(size) + sampling
-        total = inside
-        for _ in range(POPULATION.steps):
-            moved = back @ total @ back + np.outer(away, away)
-            unsure = [self._variance(j, moved) for j in range(size)]
-            before, total = total, inside + np.diag(unsure)
-            if np.trace(total) > POPULATION.most * np.trace(inside):
-                return None
-            if np.trace(total - before) < POPULATION.settled * np.trace(total):
-                break
-        return np.asarray(back @ total @ back)
+        first = self._variances(np.column_stack([back @ np.linalg.cholesky(inside), away])).sum(axis=1)
+        again = self._variances(back)
+        if np.abs(np.linalg.eigvals(again)).max() >= 1:
+            return None
+        return np.asarray(back @ (inside + np.diag(np.linalg.solve(np.eye(size) - again, first))) @ back)
 
-    def _variance(self, j: int, moved: Floats) -> float:
-        """Return the variance of row j of A along a random move with this second moment."""
-        prior, span = _variances(self.usual, len(self.matrix), j), self.spans[j]
-        return float(prior @ np.diag(moved) - ((span @ moved) * span).sum())
+    def _variances(self, moves: Floats) -> Floats:
+        """Return the variance of each row of A along each of some moves, its columns."""
+        size = len(self.matrix)
+        rows = [
+            _variances(self.usual, size, j) @ np.square(moves) - np.square(span @ moves).sum(axis=0)
+            for j, span in enumerate(self.spans)
+        ]
+        return np.array(rows)
 
 
 def _variances(usual: float, size: int, j: int) -> Floats:

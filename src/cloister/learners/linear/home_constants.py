@@ -17,7 +17,7 @@ INTERVALS = "intervals"
 class TrustConstants:
     """How far a task relies on what others share."""
 
-    few: int = tuned(4, "rows from which on a task has slopes of its own, and can compare priors", "harm")
+    few: int = derived(4, "rows that level, one slope and spread can be held against: three fit any")
     doubts: float = tuned(1.5, "errors of an answer that caution allows for, either way", "family-harm, harm")
     little: float = tuned(0.25, "part of shared slopes that few rows are asked about", "harm")
     least: float = tuned(0.03, "weight of the own prior, or of the shared ones, once tasks were asked")
@@ -38,7 +38,7 @@ class NumberConstants:
     narrow: float = tuned(0.3, "deviation of features, in half-widths, below which slopes are longer", "harm")
     narrowest: float = derived(1e-3, "as narrow as columns are made by the widest bounds that are sensible")
     noise: tuple[float, float] = tuned((2e-4, 0.5), "range of the noise variance that tasks tell")
-    noises: int = tuned(8, "steps of it")
+    noises: int = derived(8, "steps of it: about half decades")
     exact: float = tuned(1e-7, "noise variance of tables without noise, for those who find out", "harm")
     typical: float = derived(3.0, "typical distances of targets from their center in the unit found")
     own_lambdas: tuple[float, float, int] = derived(
