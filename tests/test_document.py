@@ -204,6 +204,8 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.learners.Classification(2, 3, class_weight=(1.0, 2.0, 0.5), alike=True),
         folds=3,
         variants=(cl.algorithms.MeanRegularized(LOSS, lam=2.0),),
+        asks=0.25,
+        by_rows=True,
     ),
     cl.algorithms.ClusteredMetaSGD(
         cl.learners.Convex(LOSS),

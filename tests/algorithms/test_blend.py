@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import chi2
 
 from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import (
@@ -22,19 +23,21 @@ from cloister.algorithms import (
     MetaSGD,
 )
 from cloister.algorithms.stacking import (
+    BY_ROWS,
     PARTS,
     QUESTION,
     UNHEARD,
     _normal,
     _replay,
     log_prior,
+    majorities,
     votes,
 )
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression
 from cloister.learners.home import Home
-from cloister.mechanisms import NoNoise
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, Poisson
 
 D = 3
@@ -63,28 +66,42 @@ def test_a_task_says_yes_or_no_or_nothing(losses):
     assert (said.sum(axis=1) <= 1).all()
 
 
-def test_the_sensitivity_is_attained():
-    """One task says yes, in its place another no: the sum moves by the root of 2."""
-    yes, no = votes(np.array([1.0, 1.0]), np.array([0.9, 1.1]))
-    moved = QUESTION.total(yes[None]) - QUESTION.total(no[None])
-    assert np.linalg.norm(moved) == pytest.approx(QUESTION.sensitivity(Relation.REPLACE), rel=1e-5)
-    silent = QUESTION.total(yes[None] * 0)
-    assert np.linalg.norm(QUESTION.total(no[None]) - silent) == pytest.approx(1.0, rel=1e-5)
+@pytest.mark.parametrize("question", [QUESTION, BY_ROWS], ids=["all", "by rows"])
+def test_the_sensitivity_is_attained(question):
+    """One task says yes, in its place another no, be it with as many rows: the sum moves by the root of 2."""
+    yes, *others = np.eye(question.dim)
+    for no in others:
+        moved = question.total(yes[None]) - question.total(no[None])
+        assert np.linalg.norm(moved) == pytest.approx(question.sensitivity(Relation.REPLACE), rel=1e-5)
+        silent = question.total(yes[None] * 0)
+        assert np.linalg.norm(question.total(no[None]) - silent) == pytest.approx(1.0, rel=1e-5)
+
+
+def expected_parts(*answers):
+    """What tasks with rows to spare, and those with few, expect before they look at their rows."""
+    return [float(PARTS @ np.exp(log_prior(one))) for one in majorities(np.array(answers))]
 
 
 def test_doubt_falls_back_on_oneself():
-    expected = [
-        float(PARTS @ np.exp(log_prior(np.array([0.9, error])))) for error in (0.0, 0.1, 0.2, 0.3, math.inf)
-    ]
+    expected = [expected_parts((0.9, error))[0] for error in (0.0, 0.1, 0.2, 0.3, math.inf)]
     assert expected == sorted(expected, reverse=True)
     assert expected[0] == pytest.approx(0.8, abs=0.03)  # nine yes less one no of ten
-    assert expected[-1] == expected[-2] < 0.01  # it may be that less than half say yes
-    assert np.exp(log_prior(np.array(UNHEARD))[0]) > 0.99
+    assert expected[-1] == expected[-2] == 0.0  # it may be that less than half say yes
 
 
 def test_rare_and_large_losses_are_not_outvoted_by_halves():
     """Eleven of twenty gain: no majority beyond doubt, so nobody relies on it, whatever is at stake."""
-    assert PARTS @ np.exp(log_prior(np.array([0.55, 0.04]))) < 0.01
+    assert expected_parts((0.55, 0.04)) == [0.0, 0.0]
+
+
+def test_those_of_about_as_many_rows_go_before_all():
+    """As far as they were heard: they may say no where all say yes, and yes where all are in doubt."""
+    all_yes, doubt, no, yes = (0.9, 0.1), (0.9, 0.4), (0.3, 0.2), (0.95, 0.05)
+    many, few = expected_parts(all_yes, yes, no)
+    assert few == 0.0 < expected_parts(all_yes)[0] < many
+    assert expected_parts(all_yes, UNHEARD, UNHEARD) == expected_parts(all_yes)
+    assert expected_parts(doubt, no, yes) == [0.0, expected_parts(yes)[1]]
+    assert expected_parts(all_yes, (0.7, 0.2), UNHEARD)[0] < expected_parts(all_yes)[0]
 
 
 # The round -------------------------------------------------------------------------------------------------
@@ -100,7 +117,7 @@ def test_rare_and_large_losses_are_not_outvoted_by_halves():
     ids=lambda a: type(a).__name__,
 )
 def test_contract(algorithm):
-    check_algorithm(ChooseAtHome(algorithm, LEARNER, folds=3, asks=0.1), make()[0])
+    check_algorithm(ChooseAtHome(algorithm, LEARNER, folds=3, asks=0.1, by_rows=True), make()[0])
 
 
 def test_contract_with_classes_and_variants():
@@ -129,10 +146,11 @@ def test_messages_about_models_are_those_of_the_algorithm():
 @pytest.mark.parametrize("sampling", [Everyone(), Poisson(0.5)], ids=repr)
 def test_a_model_is_the_posterior_mean_of_blends(sampling):
     """By hand: held-out squares of five blends, times the prior that the board says."""
-    tasks, _ = make(m=30)
-    plan = Plan(ChooseAtHome(MEAN, LEARNER, folds=4, asks=0.1), sampling=sampling, n_tasks=30).calibrate(20.0)
+    tasks, _ = make(m=60, spread=0.02)
+    plan = Plan(ChooseAtHome(MEAN, LEARNER, folds=4, asks=0.1), sampling=sampling, n_tasks=60).calibrate(20.0)
     done = run(plan, tasks, random_state=0)
-    prior = log_prior(done.board["blend"])
+    prior = log_prior(majorities(done.board["blend"])[0])
+    assert np.isfinite(prior).all()
     assert np.isfinite(done.board["blend"]).all()
     for i in (0, 7):
         at = slice(*tasks.offsets[i : i + 2])
@@ -155,6 +173,35 @@ def test_a_model_is_the_posterior_mean_of_blends(sampling):
         shared, own = both(block)
         expected = part * shared + (1 - part) * own
         np.testing.assert_allclose(done.private.models["coef"][i], expected[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace", math.sqrt(2)), ("zero_out", 1.0)])
+def test_the_noise_of_the_answers_is_that_of_their_price(relation, sensitivity):
+    """Tasks of one row say nothing: what is posted is noise, told from two thirds and three halves of it."""
+    ones = Tasks.from_arrays(np.ones((20, D)), np.zeros(20), np.arange(20))
+    asked = ChooseAtHome(
+        MeanRegularized(LOSS, rounds=1, steps=1, finetune=1), LEARNER, asks=0.5, by_rows=True
+    )
+    plan = Plan(asked, Gaussian(2.0), n_tasks=20, relation=relation)
+    posted = [run(plan, ones, random_state=seed).board.releases[-1] for seed in range(50)]
+    assert posted[0].value.size == 4
+    assert posted[0].noise == pytest.approx(sensitivity / (2.0 * math.sqrt(plan.rounds[-1].share)))
+    square = sum(float((one.value / one.noise) @ (one.value / one.noise)) for one in posted)
+    likely = [1e-5 < chi2(200).cdf(square / scale**2) < 1 - 1e-5 for scale in (1, 2 / 3, 3 / 2)]
+    assert likely == [True, False, False]
+
+
+def test_a_task_says_it_for_those_of_about_as_many_rows():
+    """Of eight rows in the first two numbers, of two in the last two; with the sums of both all are heard."""
+    tasks, _ = make(m=30, spread=0.0)
+    kept = np.arange(240)[(np.arange(240) % 8 < 2) | (np.arange(240) >= 80)]  # ten have two rows
+    some = Tasks.from_arrays(tasks.X[kept], tasks.y[kept], np.repeat(np.arange(30), 8)[kept])
+    asked, together = (ChooseAtHome(MEAN, LEARNER, asks=0.1, by_rows=one) for one in (True, None))
+    done, plain = (run(Plan(one, NoNoise(), n_tasks=30), some) for one in (asked, together))
+    apart = done.board.releases[-1].value.reshape(2, 2)
+    np.testing.assert_allclose(apart.sum(axis=1), [20, 10])
+    np.testing.assert_allclose(apart.sum(axis=0), plain.board.releases[-1].value)
+    np.testing.assert_allclose(done.board["blend"][0], plain.board["blend"])
 
 
 def test_asked_tasks_are_not_taken_in_by_chance():
@@ -203,7 +250,8 @@ def test_a_task_of_one_row_follows_the_board():
         for a in (MEAN, Independent(LEARNER))
     )
     done = run(Plan(ChooseAtHome(MEAN, LEARNER, asks=0.1), NoNoise(), n_tasks=30), data)
-    part = PARTS @ np.exp(log_prior(done.board["blend"]))
+    part = expected_parts(done.board["blend"])[0]
+    assert part > 0.5
     np.testing.assert_allclose(done.private.models["coef"][3], part * shared + (1 - part) * alone, atol=1e-9)
 
 

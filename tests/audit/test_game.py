@@ -73,7 +73,10 @@ SHIPPED = {
         ),
         **TASKS,
     ),
-    "asked": Plan(cl.algorithms.ChooseAtHome(mean(2), cl.learners.Regression(3), folds=2, asks=0.3), **TASKS),
+    "asked": Plan(
+        cl.algorithms.ChooseAtHome(mean(2), cl.learners.Regression(3), folds=2, asks=0.3, by_rows=True),
+        **TASKS,
+    ),
     "low rank": Plan(low_rank(), **TASKS),
     "low rank, floating": Plan(low_rank(), Gaussian(exact=False), **TASKS),
     "group sparse": Plan(cl.algorithms.GroupSparse(LOSS, rounds=2), **TASKS),

@@ -160,13 +160,10 @@ class GroupConstants:
 class StackingConstants:
     """How far tasks rely on a shared model beside their own."""
 
-    blends: int = tuned(5, "blends that a task weighs, from none to all of the shared model", "family-harm")
     folds: int = tuned(5, "parts of a task's rows, each held out once", "family-harm")
-    worth: float = tuned(4.0, "rows that the public prior of blends is worth", "family-harm")
     clear: float = tuned(0.03, "error of the answer that is small enough", "family-harm")
     useless: float = derived(0.5, "error of a share that says nothing: as far as from the middle to an end")
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
-    unheard: float = tuned(0.001, "part of the shared model expected where nothing was heard", "family-harm")
     surest: float = derived(0.99, "most that a prior expects: a beta distribution has no mean of 1")
 
 

@@ -2,7 +2,7 @@
 
 It weighs blends of a shared and its own model by how well they predict its own rows, held out. Where these
 are few they cannot tell, but all tasks together can: asked whether a little of the shared model is better
-than none, they say yes or no.
+than none, they say yes or no, and whether they have few rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.few_rows import too_few
+from cloister.learners.linear.home_constants import TRUST
 from cloister.learners.linear.question import UNHEARD, believed, share_and_error, votes
 from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from cloister.store.records import Release
 
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
-PARTS = np.linspace(0, 1, STACKING.blends)
+PARTS = np.linspace(0, 1, 1 + round(1 / TRUST.little))
 _ENDS = np.concatenate([[0.0], (PARTS[1:] + PARTS[:-1]) / 2, [1.0]])
-#: Yes or no, in two numbers.
-QUESTION = Channel(2, 1.0, Absolute())
+#: Yes or no, in two numbers; by rows those of tasks with rows to spare, then those of tasks with few.
+QUESTION, BY_ROWS = Channel(2, 1.0, Absolute()), Channel(4, 1.0, Absolute())
 
 
-def question_share(most: float, n_tasks: int, mu: float) -> float:
+def question_share(most: float, n_tasks: float, mu: float) -> float:
     """Return the share of the squared budget that buys the answer: as much as is needed, `most` at most.
 
     Next to nothing if even so noise would hide it.
@@ -77,21 +78,49 @@ def estimated_share(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array(share_and_error(float(value[0]), total, noise))
 
 
-def log_prior(estimate: Floats) -> Floats:
-    """Return the log weights of blends before tasks look at their rows, one for each of `PARTS`.
+def majorities(answers: Floats) -> tuple[float, float]:
+    """Return how far tasks rely on the shared model before they look: with rows to spare, with few.
 
-    A beta distribution around the majority that said yes, the least that the answer allows: without one, next
-    to nothing.
+    That is yes less no, of all, by the least share that the answer allows: nothing is above zero that is not
+    beyond doubt. What those of about as many rows say goes before what all say, as far as it was heard.
+
+    Parameters
+    ----------
+    answers : array of shape (2,) or (3, 2)
+        The share that said yes, and its error: of all tasks, of those with rows to spare, of those with few.
 
     Examples
     --------
-    >>> np.exp(log_prior(np.array(UNHEARD))).round(3).tolist()
-    [0.998, 0.002, 0.0, 0.0, 0.0]
-    >>> np.exp(log_prior(np.array([0.95, 0.02]))).round(2).tolist()
+    >>> heard, unheard = (0.9, 0.1), UNHEARD
+    >>> [round(one, 2) for one in majorities(np.array([heard, (0.95, 0.1), (0.4, 0.2)]))]
+    [0.6, -0.2]
+    >>> [round(one, 2) for one in majorities(np.array([heard, unheard, (1.0, 0.05)]))]
+    [0.5, 0.85]
+    """
+    everyone, *by_rows = answers.reshape(-1, 2)
+    least = believed(0.0, everyone)
+    many, few = (
+        max(believed(0.0, one), min(least, float(one[0]))) if np.isfinite(one[1]) else least
+        for one in by_rows or (everyone, everyone)
+    )
+    return 2 * many - 1, 2 * few - 1
+
+
+def log_prior(majority: float) -> Floats:
+    """Return the log weights of blends before tasks look at their rows, one for each of `PARTS`.
+
+    A beta distribution around the majority that relies on the shared model, worth as many rows as it takes to
+    compare; without one all of it is on none.
+
+    Examples
+    --------
+    >>> np.exp(log_prior(0.84)).round(2).tolist()
     [0.0, 0.02, 0.1, 0.33, 0.55]
     """
-    expected = min(max(2 * believed(0.0, estimate) - 1, STACKING.unheard), STACKING.surest)
-    mass = np.diff(betainc(STACKING.worth * expected, STACKING.worth * (1 - expected), _ENDS))
+    if majority <= 0:
+        return np.where(PARTS == 0, 0.0, -np.inf)
+    expected = min(majority, STACKING.surest)
+    mass = np.diff(betainc(TRUST.few * expected, TRUST.few * (1 - expected), _ENDS))
     return np.asarray(np.log(np.maximum(mass, 1e-30)))
 
 
@@ -111,8 +140,9 @@ class ChooseAtHome(Around):
     average, each weighed by the likelihood of the held-out rows: :math:`e_k^{-n/2}` for numbers, if n rows
     are predicted with a mean squared error :math:`e_k`, and the product of their probabilities for classes.
     With many rows that is the best of them, with few something of each. A task of one row has nothing to
-    compare by, and keeps the algorithm's. Where tasks were asked, and looked for targets without finding how
-    far they spread, those of one to three rows keep their own.
+    compare by, and keeps the algorithm's. Where tasks were asked, and no majority of them beyond doubt relies
+    on the shared model, they keep their own; so do those of one to three rows if how far targets spread was
+    looked for and not found.
 
     Parameters
     ----------
@@ -134,6 +164,9 @@ class ChooseAtHome(Around):
         weighed then are blends, with none, a quarter, a half, three quarters or all of a shared model and the
         rest of the single-task one, by their likelihood times a public prior. With variants tasks are asked
         about the model of `algorithm` alone, and the answer is the prior of all. By default nobody is asked.
+    by_rows : bool, optional
+        Whether tasks of one to three rows are counted apart from the others, whose answers need not hold for
+        them. Earlier plans do not say it, and all are counted together.
     locate : Locate, optional
         Search for where targets and features are first; everything else is relative to what is found.
 
@@ -143,15 +176,15 @@ class ChooseAtHome(Around):
     with a task's own data and the board, and never leaves. What others see does not depend on it, nor on
     how many variants there are. With `asks` there is one round more, in which a task says yes, no or nothing:
     no negative number and norm 1 at most, hence an l2 sensitivity of 1 (zero-out) or :math:`\sqrt 2`
-    (replace). It has a share of the same budget.
+    (replace), counted apart or not. It has a share of the same budget.
 
     Notes
     -----
     An insurance with a premium. It computes about five times as much. With eight rows a task that merely
     chooses loses up to a third to learning alone where the shared model is a bad one, since it is taken in by
     chance; asked, and with blends, hundredths at worst, and it gains more where the shared model is good
-    (`python -m benchmarks feature-bounds`). If two numbers could not stand out, next to nothing is spent on
-    them, and tasks rely on themselves unless their own rows speak clearly.
+    (`python -m benchmarks feature-bounds`). If no answer could stand out, next to nothing is spent on it, and
+    tasks rely on themselves.
 
     Examples
     --------
@@ -182,6 +215,7 @@ class ChooseAtHome(Around):
     alone: bool = True
     asks: float | None = None
     locate: Locate | None = None
+    by_rows: bool | None = None
 
     def __post_init__(self) -> None:
         if self.asks is not None and not (self.alone and 0 < self.asks < 1):
@@ -270,24 +304,22 @@ class ChooseAtHome(Around):
             errors = self._blend_errors(block, board, took_part)
         else:
             errors = known.T
-        own, *parts = log_prior(board["blend"])
+        many, few = (log_prior(one)[:, None] for one in self._relied_on(board))
+        own, *parts = np.where(too_few(block.weight.sum(axis=1)), few, many)
         shared = 1 + len(self.variants)
         prior = np.stack([own, *[part - math.log(shared) for part in parts] * shared])
-        posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior[:, None])
+        posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior)
         each = posterior[1:].reshape(shared, len(PARTS) - 1, -1)
         counts = (each * PARTS[1:, None]).sum(axis=1)
         shares = np.concatenate([counts, 1 - sum(counts)[None]])
         usable = np.isfinite(shares).all(axis=0) & (block.weight > 0).any(axis=1)
-        shares = np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
-        if self._spread_known(board):
-            return shares
-        alone = np.arange(len(shares))[:, None] == len(shares) - 1
-        return np.where(too_few(block.weight.sum(axis=1)), alone, shares)
+        return np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
 
-    def _spread_known(self, board: BoardView) -> bool:
-        """Say whether what is shared has known units: else a task of few rows cannot tell how bad it is."""
+    def _relied_on(self, board: BoardView) -> tuple[float, float]:
+        """See `majorities`; in unknown units a task of few rows cannot tell how bad a shared model is."""
+        many, few = majorities(board["blend"])
         searched = self.locate is not None and self.locate.targets
-        return not searched or int(board["located_found"]) == 2
+        return many, few if not searched or int(board["located_found"]) == 2 else 0.0
 
     @property
     def _numbers(self) -> bool:
@@ -376,26 +408,38 @@ class AskParts(Stage):
     about = "how far tasks rely on what they share"
 
     def share(self, n_tasks: int, budget: Budget) -> float:
-        return question_share(self.most, n_tasks, budget.mu)
+        answers = 2 if self.choice.by_rows else 1  # whose sum has the noise of both
+        return question_share(self.most, n_tasks / math.sqrt(answers), budget.mu)
 
     def rounds(self, n_tasks: int, budget: Budget, share: float) -> tuple[Round, ...]:
-        return (Round(share, (QUESTION,)),)
+        return (Round(share, (self.question,)),)
+
+    @property
+    def question(self) -> Channel:
+        return BY_ROWS if self.choice.by_rows else QUESTION
 
     def start(self) -> Public:
-        return {"blend": np.array(UNHEARD)}
+        return {"blend": np.array([UNHEARD] * 3 if self.choice.by_rows else UNHEARD)}
 
     def channel(self, board: BoardView) -> Channel:
-        return QUESTION
+        return self.question
 
     def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
         states, block = home.states, home.rows
         _, took_part = split_states(states, len(block))
         errors = self.choice._blend_errors(block, board, took_part)
         said = np.where(_comparable(block)[:, None], votes(*errors[:2]), 0.0)
+        if self.choice.by_rows:
+            few = too_few(block.weight.sum(axis=1))[:, None]
+            said = np.concatenate([np.where(few, 0.0, said), np.where(few, said, 0.0)], axis=1)
         return said, states | {"held_out": errors.T} if states else {}
 
     def update(self, release: Release, board: BoardView) -> Public:
-        return {"blend": estimated_share(release.value, release.noise, release.denominator)}
+        if not self.choice.by_rows:
+            return {"blend": estimated_share(release.value, release.noise, release.denominator)}
+        many, few = release.value.reshape(2, 2)
+        sums = (many + few, math.sqrt(2) * release.noise), (many, release.noise), (few, release.noise)
+        return {"blend": np.stack([estimated_share(*one, release.denominator) for one in sums])}
 
 
 def split_states(states: States, count: int) -> tuple[States, NDArray[np.bool_]]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cloister.algorithms.stacking import majorities
 from cloister.app.summary import Coefficient, Summary
 from cloister.app.task_model import Prior
 from cloister.core.arrays import Floats, States
@@ -38,8 +39,8 @@ RELIED_ON = (
     "little of the shared model than without; each weighs both by its own rows."
 )
 NOT_RELIED_ON = (
-    "How far tasks can rely on the shared model does not stand out from the noise: each relies on itself, "
-    "unless its own rows speak clearly for the other."
+    "It is not beyond doubt that most tasks do better with a little of the shared model than without: each "
+    "relies on itself."
 )
 UNHEARD = "The mean of the tasks' coefficients does not stand out from the noise."
 SOME_UNHEARD = 'Coefficients that are "not heard" lie too close to zero to stand out from the noise.'
@@ -173,8 +174,10 @@ def _relied_on(board: BoardView) -> list[str]:
     """Say how far tasks rely on what they share, where they were asked (see `ChooseAtHome`)."""
     if "blend" not in board:
         return []
-    part, error = board["blend"].tolist()
-    return [RELIED_ON.format(part=part, error=error) if math.isfinite(error) else NOT_RELIED_ON]
+    part, error = board["blend"].reshape(-1, 2)[0].tolist()  # of all; then perhaps by rows
+    if max(majorities(board["blend"])) <= 0:
+        return [NOT_RELIED_ON]
+    return [RELIED_ON.format(part=part, error=error)]
 
 
 def _of_population(

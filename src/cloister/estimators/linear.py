@@ -31,7 +31,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.targets import Count, Ordered
 
 #: Most of the squared budget that asks tasks how far they rely on what they share.
-ASKS = 0.1
+ASKS = 0.2
 SHARED = {"lowrank": LowRank, "sparse": GroupSparse}
 OWN: dict[str, Callable[[float], OwnPenalty]] = {
     "entries": EntrySparse,
@@ -57,8 +57,10 @@ def weighed_at_home(
     search = search_for(codebook, EVEN_IN_ALL) if any_round else None
     if not guard and not others:
         return shared if search is None else Rescaled(shared, search)
-    asks = ASKS if guard and any_round else None
-    return ChooseAtHome(shared, learner, variants=tuple(others), alone=guard, asks=asks, locate=search)
+    asks, by_rows = (ASKS, True) if guard and any_round else (None, None)
+    return ChooseAtHome(
+        shared, learner, variants=tuple(others), alone=guard, asks=asks, locate=search, by_rows=by_rows
+    )
 
 
 def penalties(lam: object) -> list[float]:
@@ -174,7 +176,7 @@ class LowRankRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
         As for `LowRank`.
     guard : bool
         Let every task weigh this at home, by its own cross-validation, against its single-task model; with
-        several `lam`, all of them. In one more round, with at most a tenth of the squared budget, all tasks
+        several `lam`, all of them. In one more round, with at most a fifth of the squared budget, all tasks
         are asked how far they rely on it (see `ChooseAtHome`). The guarantee is the same. False is the
         algorithm of the paper.
 
@@ -186,7 +188,7 @@ class LowRankRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
     Privacy
     -------
     That of `LowRank`, after a private search for where the targets are (see `Locate`), which has at most a
-    tenth of the squared budget, and before the guard's question, which has as much. The board holds no model:
+    tenth of the squared budget, and before the guard's question, which has a fifth. The board holds no model:
     a task that was not in `fit` is served with the place where targets were found or, if nothing was heard,
     with the middle of their bounds.
 

@@ -19,7 +19,7 @@ class TrustConstants:
 
     few: int = derived(4, "rows that level, one slope and spread can be held against: three fit any")
     doubts: float = tuned(1.5, "errors of an answer that caution allows for, either way", "family-harm, harm")
-    little: float = tuned(0.25, "part of shared slopes that few rows are asked about", "harm")
+    little: float = tuned(0.25, "part of shared slopes that few rows are asked about; step of blends", "harm")
     least: float = tuned(0.03, "weight of the own prior, or of the shared ones, once tasks were asked")
     usual: float = tuned(0.9, "part of tasks that are like the others, until they say otherwise")
     scale_sd: float = tuned(0.7, "deviation of the log of a usual scale between tasks, at least")
