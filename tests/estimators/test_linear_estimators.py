@@ -129,7 +129,9 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     search = Locate(book.bounded_columns, intercept=1 / book.row_scale, reach=math.sqrt(3))
     assert low.algorithm(book) == Rescaled(expected, search)
     sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
-    assert GroupSparseClassifier().algorithm(classes) == ChooseAtHome(sparse, Classification(3), asks=0.1)
+    assert GroupSparseClassifier().algorithm(classes) == ChooseAtHome(
+        sparse, Classification(3), asks=0.2, by_rows=True
+    )
     mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0, guard=False)
     assert mean.algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
     parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
@@ -191,7 +193,9 @@ def test_tasks_choose_among_several_penalties(table, face):
     assert chooser.algorithm(book) == choice
     guarded = face(lam=list(lams))
     weighed = guarded.algorithm(book)
-    assert weighed == ChooseAtHome(first, learner, variants=tuple(others), asks=0.1, locate=search)
+    assert weighed == ChooseAtHome(
+        first, learner, variants=tuple(others), asks=0.2, by_rows=True, locate=search
+    )
     for one in ([0.05], np.array([0.05])):
         assert face(lam=one, guard=False).algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)

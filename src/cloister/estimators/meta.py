@@ -162,8 +162,8 @@ class MetaRegressor(RegressorMixin, _Meta):  # type: ignore[misc]
     others that was better. What this is for are tasks in groups, and networks; see the page on meta-learning.
 
     Without the guard tasks rely on their meta-model whatever their own rows say: where the search hears
-    nothing, noise in it is in units of the bounds. With it newcomers of far fewer rows than those of `fit`
-    rely on the meta-model as these do, which may be too little.
+    nothing, noise in it is in units of the bounds. With it a newcomer relies on the meta-model as tasks of
+    about as many rows said.
 
     References
     ----------
