@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cloister import Plan
 from cloister.algorithms import MeanRegularized
-from cloister.audit.bound import clopper_pearson, lower_bound
+from cloister.audit.bound import clopper_pearson, lower_bound, lower_mu
 from cloister.audit.fixtures import PublishedWishart
 from cloister.audit.game import play
+from cloister.audit.zoo.plans import records
 from cloister.errors import InputError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
@@ -49,6 +51,27 @@ def test_worlds_that_are_the_same_are_not_told_apart():
     rng = np.random.default_rng(2)
     found = [lower_bound(*rng.standard_normal((2, 400)), 0.0, confidence=0.9).epsilon for _ in range(200)]
     assert np.count_nonzero(found) <= 33
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+def test_bounds_on_mu_are_valid(mu):
+    """200 bounds at 90 %, as above; at a thousand scores they are near what is true."""
+    rng = np.random.default_rng(3)
+    shift = np.array([[0.0], [mu]])
+    found = [lower_mu(*(shift + rng.standard_normal((2, 1000))), 0.9).mu for _ in range(200)]
+    assert np.count_nonzero(np.array(found) > mu) <= 33
+    assert np.mean(found) > mu - 0.2
+
+
+@pytest.mark.parametrize(("loud", "convicted"), [(1.0, False), (0.9, True)])
+def test_a_curve_is_measured_where_events_are_too_rare_to_count(loud, convicted):
+    """A record's epsilon of 1 at delta 1e-6: at least 0.8 is shown; a tenth too little noise is too."""
+    plan = replace(records(), delta=1e-6).calibrate(1.0)
+    quieter = replace(plan, mechanism=Gaussian(plan.guarantee.mu / loud))
+    scores = play(quieter, SeededRandomness(0), 200_000)
+    found = lower_mu(scores.silent, scores.speaking)
+    assert (found.mu > plan.guarantee.mu) == convicted
+    assert tradeoff.epsilon(found.mu, 1e-6) > 0.8
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from cloister import Plan
 from cloister.algorithms import LowRank, MeanRegularized
-from cloister.audit.bound import one_run, one_run_epsilon, one_run_p_value
+from cloister.audit.one_run import one_run, one_run_epsilon, one_run_p_value
 from cloister.errors import InputError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
@@ -80,7 +80,7 @@ def test_it_plays_with_sampling_and_replacement():
 
 
 def test_many_rounds_have_fewer_canaries(monkeypatch):
-    monkeypatch.setattr("cloister.audit.bound._SENT", 5e6)  # as 2000 rounds are to 5e8
+    monkeypatch.setattr("cloister.audit.one_run._SENT", 5e6)  # as 2000 rounds are to 5e8
     crowd = MeanRegularized(LeastSquares(3), rounds=20)
     run = one_run(Plan(crowd, Gaussian(0.5), n_tasks=2000), SeededRandomness(0))
     assert run.canaries == 500

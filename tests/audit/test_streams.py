@@ -10,9 +10,9 @@ import pytest
 
 import cloister as cl
 from cloister.audit import audit
-from cloister.audit.bound import one_run
 from cloister.audit.game import play
 from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
+from cloister.audit.one_run import one_run
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness, normals
 

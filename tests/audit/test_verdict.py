@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 import cloister as cl
 from cloister.audit import audit, auditor
-from cloister.audit.bound import lower_bound
+from cloister.audit.bound import lower_bound, lower_mu
 from cloister.audit.noise_checks import NoiseLaw
 
 PLAN = cl.Plan(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=2), n_tasks=100).calibrate(
@@ -42,6 +42,10 @@ FAULTS = {
     "later game": (
         lambda a: replace(a, measured=(*a.measured[:-1], replace(a.measured[-1], claimed=-1.0))),
         "measured at delta",
+    ),
+    "curve": (
+        lambda a: replace(a, gaussian=(replace(a.gaussian[0], claimed=-1.0),)),
+        "measured, Gaussian DP with -1 claimed",
     ),
     "one run": (lambda a: replace(a, one_run=replace(a.one_run, epsilon=1.01)), "measured in one run"),
     "sensitivity": (
@@ -86,6 +90,9 @@ INNOCENT = {
     "as found": lambda a: a,
     "noise that is bad luck": lambda a: replace(a, noise=replace(a.noise, p_values={"law": 0.013})),
     "all the claim": lambda a: louder(a, bound=replace(a.measured[0].bound, epsilon=a.measured[0].claimed)),
+    "a curve at its claim": lambda a: replace(
+        a, gaussian=(replace(a.gaussian[0], claimed=a.gaussian[0].bound.mu),)
+    ),
     "one run at the claim": lambda a: replace(a, one_run=replace(a.one_run, epsilon=a.guarantee.epsilon)),
     "sensitivity to rounding": lambda a: replace(a, sensitivity=replace(a.sensitivity, ratio=1 + 1e-10)),
     "price to rounding": lambda a: replace(a, price=(replace(a.price[0], least=a.price[0].claimed),)),
@@ -123,6 +130,10 @@ def test_errors_of_all_tests_add_up_to_no_more_than_is_stated(monkeypatch, found
         games.append(1 - level)
         return lower_bound(silent, speaking, delta, level)
 
+    def mu(silent, speaking, level):
+        games.append(1 - level)
+        return lower_mu(silent, speaking, level)
+
     def one_run(plan, source, level):
         runs.append(1 - level)
 
@@ -136,6 +147,7 @@ def test_errors_of_all_tests_add_up_to_no_more_than_is_stated(monkeypatch, found
     }.items():
         monkeypatch.setattr(auditor, name, lambda *args, value=value: value)
     monkeypatch.setattr(auditor, "lower_bound", bound)
+    monkeypatch.setattr(auditor, "lower_mu", mu)
     monkeypatch.setattr(auditor, "one_run", one_run)
     several = cl.Plan(cl.algorithms.SharedPrior(cl.learners.Regression(2)), n_tasks=200).calibrate(
         1.0
@@ -143,7 +155,7 @@ def test_errors_of_all_tests_add_up_to_no_more_than_is_stated(monkeypatch, found
     for plan in (PLAN, several):
         games.clear(), runs.clear()
         made = audit(plan, draws=1000, confidence=confidence, random_state=0)
-        assert len(games) == len(made.measured) >= 3
+        assert len(games) == len(made.measured) + len(made.gaussian) >= 4
         assert math.fsum(games) <= (1 - confidence) / 2 * (1 + 1e-9)
         assert runs == [pytest.approx((1 - confidence) / 4)]
         fine = replace(made, noise=NoiseLaw({"law": (1 - confidence) / 4}, 1))

@@ -6,7 +6,7 @@ A mechanism without an algorithm is audited as a plan of one release on one chan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.audit import game
-from cloister.audit.bound import lower_bound, one_run
+from cloister.audit.bound import lower_bound, lower_mu
 from cloister.audit.isolation import check_isolation
 from cloister.audit.masks import check_masks
 from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
+from cloister.audit.one_run import one_run
 from cloister.audit.price import reckon
 from cloister.audit.real_runs import check_real_runs
 from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import Furthest, furthest_on
-from cloister.audit.verdict import Audit, Measured, claimed_epsilon
+from cloister.audit.verdict import Audit, Measured, MeasuredMu, claimed_epsilon
 from cloister.core.arrays import Public, States
 from cloister.core.channel import Channel, Round
 from cloister.core.errors import PlanError
@@ -92,7 +93,12 @@ def audit(
         if progress is not None:
             progress(number, _GAME * games + 5 * _TEST)
 
-    measured = [m for choice in range(games) for m in _measure(plan, source, draws, choice, error / 2, step)]
+    measured: list[Measured] = []
+    curves: list[MeasuredMu] = []
+    for choice in range(games):
+        bounds, mu = _measure(plan, source, draws, choice, error / 2, step)
+        measured += bounds
+        curves += mu
     measured.sort(key=lambda m: m.bound.delta)
     price = reckon(plan, {m.bound.delta: m.claimed for m in measured})
     noise = check_noise(plan, _other(source, 1))
@@ -121,6 +127,7 @@ def audit(
         single,
         confidence,
         check_masks(plan),
+        tuple(curves),
     )
 
 
@@ -141,11 +148,15 @@ def check_auditable(plan: Plan) -> None:
 
 def _measure(
     plan: Plan, source: Randomness, draws: int, choice: int, error: float, step: Callable[[int], None]
-) -> Iterator[Measured]:
-    """Play one game many times and bound epsilon at each delta; all bounds together err with `error`."""
+) -> tuple[list[Measured], list[MeasuredMu]]:
+    """Play one game many times; bound epsilon at each delta, and mu where it is claimed.
+
+    All bounds together, those of other choices too, err with probability `error`.
+    """
     deltas = [delta for delta in (plan.delta, *_DELTAS) if delta is not None]
     deltas = [delta for delta in deltas if delta >= deltas[0]]
-    each = error / (len(deltas) * game.choices(plan))
+    mu = plan.guarantee.mu
+    each = error / ((len(deltas) + (mu is not None)) * game.choices(plan))
     scores = game.play(
         plan,
         _other(source, 10 + choice),
@@ -153,9 +164,12 @@ def _measure(
         choice=choice,
         progress=lambda done, of: step(_GAME * choice + _GAME * done // of),
     )
-    for delta in deltas:
-        bound = lower_bound(scores.silent, scores.speaking, delta, 1 - each)
-        yield Measured(claimed_epsilon(plan, delta), bound, choice)
+    worlds = scores.silent, scores.speaking
+    bounds = [
+        Measured(claimed_epsilon(plan, delta), lower_bound(*worlds, delta, 1 - each), choice)
+        for delta in deltas
+    ]
+    return bounds, [] if mu is None else [MeasuredMu(mu, lower_mu(*worlds, 1 - each), choice)]
 
 
 def _other(source: Randomness, number: int) -> Randomness:

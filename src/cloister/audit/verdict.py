@@ -20,16 +20,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.audit.bound import Bound, OneRunBound
+from cloister.audit.bound import Bound, MuBound
 from cloister.audit.isolation import Isolation
 from cloister.audit.masks import Masks
 from cloister.audit.noise_checks import Freshness, LastBits, NoiseLaw
+from cloister.audit.one_run import OneRunBound
 from cloister.audit.price import Reckoned
 from cloister.audit.real_runs import RealRuns
 from cloister.audit.sensitivity import Furthest
 from cloister.core.arrays import Floats
 from cloister.plan.plan import Plan
-from cloister.privacy import accounting
+from cloister.privacy import accounting, tradeoff
 from cloister.privacy.caveats import FLOATING_POINT
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import rounded_down, rounded_up
@@ -71,6 +72,19 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class MeasuredMu:
+    """A claim of Gaussian DP, and what was measured against it."""
+
+    claimed: float
+    bound: MuBound
+    choice: int
+
+    @property
+    def breach(self) -> bool:
+        return self.bound.mu > self.claimed * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
 class Audit:
     """What the auditor found.
 
@@ -100,6 +114,8 @@ class Audit:
         Of everything together.
     masks : Masks or None
         What a curator's view of secure sums gave away; None where messages are not masked.
+    gaussian : tuple of MeasuredMu
+        Lower bounds on mu from the same games; none where the claim is not one of Gaussian DP.
     """
 
     guarantee: Guarantee
@@ -114,6 +130,7 @@ class Audit:
     one_run: OneRunBound | None
     confidence: float
     masks: Masks | None = None
+    gaussian: tuple[MeasuredMu, ...] = ()
 
     @property
     def bound(self) -> Bound:
@@ -133,6 +150,10 @@ class Audit:
                 measured, claimed = rounded_down(m.bound.epsilon), rounded_up(m.claimed)
                 at = f"measured at delta {rounded_up(m.bound.delta)}, {claimed} claimed"
                 yield "game", f"epsilon >= {measured} {at}"
+        for one in self.gaussian:
+            if one.breach:
+                least, claimed = rounded_down(one.bound.mu), rounded_up(one.claimed)
+                yield "game", f"mu >= {least} measured, Gaussian DP with {claimed} claimed"
         for r in self.price:
             if r.breach:
                 least, claimed = rounded_down(r.least), rounded_up(r.claimed)
@@ -215,6 +236,16 @@ class Audit:
             reached = f"epsilon >= {rounded_down(m.bound.epsilon)} of {rounded_up(m.claimed)}"
             games = m.bound.hits[1] + m.bound.false_hits[1]
             yield name, f"{reached} at delta {rounded_up(m.bound.delta)} ({games:,} games)"
+        for one in self.gaussian:
+            name = f"curve, channel {one.choice + 1}" if several else "curve"
+            meant = rounded_down(tradeoff.epsilon(one.bound.mu, self.guarantee.delta))
+            yield (
+                name,
+                (
+                    f"mu >= {rounded_down(one.bound.mu)} of {rounded_up(one.claimed)}: as Gaussian DP, "
+                    f"epsilon >= {meant} at delta {rounded_up(self.guarantee.delta)}"
+                ),
+            )
         for r in self.price[:1]:
             least = f"{rounded_down(r.least)} of {rounded_up(r.claimed)}"
             yield "price", f"{r.what} >= {least}, from the noise of all rounds"
@@ -284,6 +315,10 @@ class Audit:
                     "false_hits": list(m.bound.false_hits),
                 }
                 for m in self.measured
+            ],
+            "gaussian": [
+                {"claimed_mu": one.claimed, "measured_mu": one.bound.mu, "event": one.bound.event}
+                for one in self.gaussian
             ],
             "price": [vars(r) for r in self.price],
             "real_runs": {"runs": self.runs.runs, "same": list(self.runs.same)},
