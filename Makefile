@@ -19,7 +19,7 @@ CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store l
 	$(patsubst %,tests/test_%.py,channel document caveats edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes records refused stream_noise streams_apart task_stream workers))
 
-.PHONY: help demo docs test test-slow test-machines test-noise test-pretrained test-versions fuzz mutants check format clean
+.PHONY: help demo docs test test-core test-slow test-machines test-noise test-pretrained test-versions fuzz mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -49,11 +49,14 @@ docs: $(READY)  ## build the documentation site into build/site
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	@echo "open build/site/index.html"
 
-test: check  ## lint, types, layers, tests and doctests, coverage of the privacy core
-	@echo "== tests of the privacy core, with its coverage"
-	@$(PYTEST) -m "not slow" --cov --cov-report=term $(CORE_TESTS)
+test: $(READY)  ## lint, types, layers, tests and doctests, coverage of the privacy core
+	@$(MAKE) -j 2 check test-core
 	@echo "== all other tests, and the examples of documentation and docstrings"
 	@$(PYTEST) -m "not slow" $(addprefix --ignore=,$(CORE_TESTS))
+
+test-core: $(READY)
+	@echo "== tests of the privacy core, with its coverage, while style and types are checked"
+	@$(PYTEST) -m "not slow" --cov --cov-report=term $(CORE_TESTS)
 
 test-slow: check  ## everything, including the slow tests
 	@$(PYTEST)

@@ -20,7 +20,7 @@ ALGORITHMS = [
     cl.algorithms.SharedPrior(cl.learners.Regression(3)),
     cl.algorithms.SharedPrior(cl.learners.Classification(3)),
     cl.algorithms.SharedPrior(cl.learners.CountRegression(2, exposure=True), cl.algorithms.Mean()),
-    cl.algorithms.SharedPrior(cl.learners.OrderedClassification(2, 3), cl.algorithms.Mean()),
+    cl.algorithms.SharedPrior(cl.learners.OrderedClassification(1, 3), cl.algorithms.Mean()),
     cl.algorithms.LowRank(cl.learners.Logistic(3), rounds=2),
     cl.algorithms.LocalNoise(cl.algorithms.GroupSparse(LeastSquares(3), rounds=2), epsilon=10.0),
 ]

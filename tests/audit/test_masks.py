@@ -124,7 +124,7 @@ def test_sums_that_do_not_add_up_are_convicted(monkeypatch):
     assert "not that of the messages" in reasons(Trust.secure_sum())
 
 
-@pytest.mark.parametrize("n", [5, 12])
+@pytest.mark.parametrize("n", [5, pytest.param(12, marks=pytest.mark.slow)])
 def test_one_share_of_noise_too_few_is_convicted(n, monkeypatch):
     plan, honest = plan_of(Trust.secure_sum(1, 1), n), trust.with_share
     parts, calls = plan.trust.parts(n), count()

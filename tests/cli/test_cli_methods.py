@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import TASKS, contents, fit, ok, refused
+from cli_helpers import TASKS, contents, fit, ok, pupils, refused
 from cli_helpers import cloister as command
 
 import cloister
 from cloister import Ledger, Plan, Trust
+from cloister.app.predict import write_csv
 from cloister.cli.methods import Method, kind_of, settings_of
 from cloister.mechanisms import L2Laplace, Toeplitz
 from cloister.sampling import OnePass, Poisson
@@ -79,6 +80,7 @@ def test_who_takes_part_and_the_noise_are_the_plans_and_the_estimators(work: Pat
 
 
 def test_whom_tasks_trust_is_the_plans_and_the_estimators(work: Path) -> None:
+    write_csv("exam.csv", pupils(12))  # every two tasks agree on masks in every round
     secure = ("--trust", "secure-sum", "--dropouts", "2", "--colluders", "3", "--curator-noise")
     said = " ".join(ok(*fit(*secure, "--epsilon", "8")).split())
     plan, model = Plan.load("run/plan.toml"), cloister.load("run")

@@ -101,7 +101,7 @@ def test_ordered_classes_from_end_to_end(lines: dict[str, np.ndarray]) -> None:
     model = cl.load("run").task_model("7")
     again = json.loads(ok("replay", "run", "ships.csv", "--task-name", "7", "-o", "7.json", "--json"))
     np.testing.assert_allclose(again["intercept"], model.intercept, rtol=1e-6)
-    ok("gain", "run", "ships.csv", "--task-name", "7")
+    ok("gain", "run", "ships.csv", "--task-name", "7", "--splits", "2")
     ok("verify", "run")
     Path("wrong.toml").write_text(Path("book.toml").read_text().replace('"few", "many"]', '"many"]'))
     assert "three or more" in refused("fit", "ships.csv", "--codebook", "wrong.toml")
