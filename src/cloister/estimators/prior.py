@@ -198,7 +198,7 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     unit : Unit, optional
         Who is protected: by default ``Unit.task()``, a task with all its rows. With
         ``Unit.record(rows=10_000)``, a public number of rows in all, it is each row, as between a few
-        hospitals of many patients (see `PooledPrior`); for numbers alone.
+        hospitals of many patients (see `PooledPrior`); for numbers, and for two classes without weights.
     start_from : fitted estimator, path or (Plan, Billboard), optional
         An earlier run with the same codebook, say last year's, whose public board this one starts from. It
         costs nothing, and a smaller epsilon will do. (`sklearn.base.clone` unfits an estimator that is passed
