@@ -67,12 +67,12 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     Privacy
     -------
-    In each of three rounds a record says :math:`zz'`, z being its row and its residual from a public point,
-    in clips: :math:`|z|^2 \le 2`. A class less its chance is 1 at most, or a half from zero, and is not
-    clipped; a row is made shorter after that. Its l2 sensitivity is :math:`2 \sqrt2` under replace, as no two such
-    matrices have a negative inner product, and 2 under zero-out; both are attained. Units are searched as
-    `LocateRecords` says. All else is post-processing, or a task's own rows and the board: free with respect
-    to records of other tasks. Row weights count at home alone.
+    In each of three rounds a record says :math:`zz'`, z being its row and its residual from a public
+    point, in clips: :math:`|z|^2 \le 2`. A class less its chance is 1 at most, or a half from zero, and
+    is not clipped; a row is made shorter after that. Its l2 sensitivity is :math:`2 \sqrt2` under
+    replace, as no two such matrices have a negative inner product, and 2 under zero-out; both are
+    attained. Units are searched as `LocateRecords` says. All else is post-processing, or a task's own
+    rows and the board: free with respect to records of other tasks. Row weights count at home alone.
 
     References
     ----------
