@@ -79,7 +79,7 @@ def measure_goal(job: tuple[int, int]) -> dict[str, float]:
 
 
 def drawn_once(
-    given: Institutions, seed: int, epsilons: Sequence[float], smaller: bool = False
+    given: Institutions, seed: int, epsilons: Sequence[float], smaller: bool = False, own: bool = True
 ) -> dict[str, float]:
     """Draw institutions once; return their excess alone, by ridge, and joined at each epsilon."""
     drawn = draw(given, seed)
@@ -97,8 +97,9 @@ def drawn_once(
             found[f"{epsilon:g}"] = excess(drawn, told, smaller)
             if epsilon == 1.0:
                 found["Q"] = len(drawn.y) * float(model.guarantee_.mu or math.inf) / (given.features + 1)
-        silo = fitted(drawn.bounds, 1.0, drawn.X, drawn.y, drawn.task, seed, silo=True)
-        found["silo"] = excess(drawn, silo.predict(drawn.fresh, tasks=drawn.fresh_task), smaller)
+        if own:
+            silo = fitted(drawn.bounds, 1.0, drawn.X, drawn.y, drawn.task, seed, silo=True)
+            found["silo"] = excess(drawn, silo.predict(drawn.fresh, tasks=drawn.fresh_task), smaller)
     return found
 
 
