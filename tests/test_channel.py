@@ -216,7 +216,7 @@ def test_rows_on_the_grid_are_those_in_units_of_the_clip_to_the_bit(clip, kind):
 @given(arrays(bool, (6, 4)), st.sampled_from(LIFTS), st.floats(1e-3, 1e3))
 @settings(max_examples=100, deadline=None)
 def test_zeros_and_ones_are_summed_as_any_numbers_are(messages, lift, clip):
-    """To the bit, whatever the clip and however many ones a row has; by groups, and not on the grid as well."""
+    """To the bit, whatever the clip and however many ones a row has; by groups, and not on the grid too."""
     channel, numbers = Channel(4, clip, lift), messages.astype(float)
     assert np.array_equal(channel.total(messages, True), channel.total(numbers, True))
     assert np.array_equal(channel.total(messages), channel.total(numbers))

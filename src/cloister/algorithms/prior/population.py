@@ -29,7 +29,7 @@ import numpy as np
 from cloister.algorithms.constants import MEAN, POPULATION
 from cloister.algorithms.prior.mean import Line
 from cloister.algorithms.prior.structure import Structure
-from cloister.core.arrays import Floats
+from cloister.core.arrays import Array, Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _Response:
             return None
         return np.asarray(back @ (inside + np.diag(np.linalg.solve(np.eye(size) - again, first))) @ back)
 
-    def _variances(self, moves: Floats) -> Floats:
+    def _variances(self, moves: Array) -> Floats:
         """Return the variance of each row of A along each of some moves, its columns."""
         size = len(self.matrix)
         rows = [

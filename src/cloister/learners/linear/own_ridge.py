@@ -25,6 +25,7 @@ from cloister.learners.linear.ridge import (
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
+    from cloister.learners.home import Home
 
 
 #: Penalties in own units, the last of which leaves no slope.
@@ -98,6 +99,12 @@ class OwnRidge:
     def kept(cls, states: States) -> OwnRidge:
         """Return what `arrays` put into a state."""
         return cls(*(states.get(_KEPT + item.name) for item in fields(cls)))  # type: ignore[arg-type]
+
+    @classmethod
+    def at(cls, home: Home, intercept: bool) -> OwnRidge:
+        """Return what tasks know of it, or make it again, if an older version saved their states."""
+        kept = cls.kept(home.states)
+        return kept if kept.basis is not None else cls.of(home.rows, intercept)
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Return the spectrum for the identity; there is no other prior in own units."""

@@ -262,17 +262,13 @@ class Regression(BayesianLearner):
 
         return home.apart(self._few(home), solve)
 
-    def _own(self, home: Home) -> OwnRidge:
-        kept = OwnRidge.kept(home.states)
-        return kept if kept.basis is not None else OwnRidge.of(home.rows, self.intercept)
-
     def _few(self, home: Home) -> NDArray[np.intp]:
         """Return 1 for every task that cannot tell whether it is like the others, and 0 for the rest."""
         return (too_few(home.states["count"]) & self.intercept).astype(np.intp)
 
     def _level_and_slopes(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over no slopes and the candidates', around each task's own mean."""
-        own = _alone(self._own(home), answers)
+        own = _alone(OwnRidge.at(home, self.intercept), answers)
         models, rest = _mix(own.rows.count, [own.in_public()]), 1 - sum(c.weight for c in candidates)
         weight = np.full(len(home), math.log(rest))
         alone = Posterior(weight, models["coef"], models["covariance"], models["noise"])
@@ -296,7 +292,7 @@ class Regression(BayesianLearner):
             worths.append(worth + shares.mean(fit.left_out(home.rows)) if candidate.tested else worth)
             fits.append((fit, shares))
         if alone > 1e-9:
-            own = _alone(self._own(home), answers)
+            own = _alone(OwnRidge.at(home, self.intercept), answers)
             by_weight = log_sum(np.stack(worths, axis=1)) - math.log(1 - alone) if worths else own.worth
             one_row = self._few(home) * (stats.count <= 1)  # it cannot tell
             tested = any(candidate.tested for candidate in candidates)
@@ -480,25 +476,25 @@ def _mean(fits: list[_Weighed]) -> Floats:
 
 def _mix(count: Floats, fits: list[_Weighed]) -> States:
     """Match the first two moments of the mixture of posteriors."""
-    coef = _mean(fits)
-    covariance, noise = np.zeros((*coef.shape, coef.shape[1])), np.zeros(len(coef))
-    away, parts = np.empty((len(coef), len(fits), coef.shape[1])), np.empty((len(coef), len(fits)))
+    tasks, size = fits[0][0].basis.shape[:2]
+    covariance, noise = np.zeros((tasks, size, size)), np.zeros(tasks)
+    places, parts = np.empty((tasks, len(fits), size)), np.empty((tasks, len(fits)))
     for i, (fit, shares) in enumerate(fits):
         variance, over_lambda = shares.variance(count, fit), shares.over_lambda
         noise += variance.sum(axis=1)
         parts[:, i] = over_lambda.sum(axis=1)
-        share = over_lambda / np.maximum(parts[:, i, None], 1e-300)
-        middle = share[:, None, :] @ fit.coordinates
-        away[:, i] = (fit.basis @ middle.swapaxes(1, 2))[..., 0] + (fit.center - coef)
+        middle = (over_lambda / np.maximum(parts[:, i, None], 1e-300))[:, None] @ fit.coordinates
+        places[:, i] = (fit.basis @ middle.swapaxes(1, 2))[..., 0] + fit.center
         vectors, heights = fit.coordinates - middle, over_lambda
         if fit.bump is not None:
             vectors = np.concatenate([vectors, fit.bump], axis=1)
             heights = np.concatenate([heights, variance], axis=1)
         inside = (heights[:, :, None] * vectors).swapaxes(1, 2) @ vectors
-        at = np.arange(inside.shape[1])
-        inside[:, at, at] += (variance[:, None, :] @ fit.spread)[:, 0]
+        np.einsum("tkk->tk", inside)[...] += (variance[:, None, :] @ fit.spread)[:, 0]
         covariance += fit.basis @ inside @ fit.basis.swapaxes(1, 2)
         if fit.prior is not None:
             covariance += (variance * fit.rest).sum(axis=1)[:, None, None] * fit.prior
+    coef = (parts[:, None] @ places)[:, 0]
+    away = places - coef[:, None]
     covariance += (parts[:, :, None] * away).swapaxes(1, 2) @ away
     return {"coef": coef, "covariance": covariance, "noise": noise}
