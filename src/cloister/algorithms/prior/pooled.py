@@ -6,10 +6,11 @@ square. Near the mean :math:`\omega` of the weights of all records,
 
 .. math:: b = \kappa S (\omega - \nu) + e,
 
-:math:`\kappa` being the share of residuals that are not clipped. S is known with noise, which does harm as
-far as the point is from the mean; so records look again, from where they last said that the mean is. Under
-replace the moments are free: :math:`\|zz' - uu'\|_F \le 2 \sqrt2` for :math:`|z|^2, |u|^2 \le 2`, which in b
-is a noise of 2c, the price of the score alone.
+:math:`\kappa` being the share of residuals that are not clipped or, of classes, the mean slope of their
+chances (`Residuals`). S is known with noise, which does harm as far as the point is from the mean; so records
+look again, from where they last said that the mean is. Under replace the moments are free:
+:math:`\|zz' - uu'\|_F \le 2 \sqrt2` for :math:`|z|^2, |u|^2 \le 2`, which in b is a noise of 2c, the price of
+the score alone.
 
 What is made of the sums is public post-processing, hence free.
 
