@@ -70,7 +70,7 @@ class _SharedPrior(MultiTaskEstimator):
         if learner.residuals is None:
             raise InputError(
                 "Records say where weights lie if the target is a number, or two classes without "
-                f"class_weight. Got {type(learner).__name__}. Use unit=Unit.task() for this codebook."
+                f"class_weight. Got {learner}. Use unit=Unit.task() for this codebook."
             )
         if self.structure != "auto" or self.start_from is not None or self.groups is not None:
             raise InputError(
