@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloister import SharedPriorRegressor, Tasks
 from cloister.core.channel import GRID
 from cloister.estimators import SingleTaskRegressor
-from cloister.learners import Classification, Regression
+from cloister.learners import Classification, CountRegression, OrderedClassification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.home_constants import TRUST
@@ -74,6 +74,21 @@ def test_what_is_relied_on_is_the_least_that_was_heard():
     assert found.weight == pytest.approx(0.8 - 0.1 * TRUST.doubts)
     assert relied_on([SLOPES], {"trust": np.array([1.0, 0.0])})[0].weight == pytest.approx(1 - TRUST.least)
     assert relied_on([SLOPES], {"trust": np.array([0.6, 0.1])}) == relied_on([SLOPES], {}) == []
+
+
+@pytest.mark.parametrize("learner", [CountRegression(3), OrderedClassification(3)], ids=["count", "ordered"])
+def test_counts_and_ordered_classes_rely_on_what_was_heard(learner):
+    """Few rows where a majority is beyond doubt; more rows, where nobody was heard, on a mean that was."""
+    shared = Candidate(0.9, np.full(learner.size, 0.5), np.eye(learner.size), True)
+
+    def coef(n, candidate, *trust):
+        answers = {"trust": np.array(trust)}
+        return models(learner, rows(n), np.arange(n) % 3.0, [candidate], answers)["coef"]
+
+    for n, candidate, *trust in ((3, shared, 0.6, 0.1), (8, replace(shared, heard=0.0), 0.0, math.inf)):
+        alone = models(learner, rows(n), np.arange(n) % 3.0, [], {})["coef"]
+        assert np.array_equal(coef(n, candidate, *trust), alone)
+        assert not np.allclose(coef(n, shared, 0.9, 0.1), alone, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("part", "least", "most"), [(0.0, 0.2, 0.5), (0.3, 0.5, 0.8), (1.0, 0.8, 1.0)])

@@ -59,16 +59,20 @@ def test_probabilities_losses_and_gradients_are_those_of_the_definition():
     np.testing.assert_allclose(loss.gradient(weights, *given), np.stack(slopes, axis=1), atol=1e-8)
 
 
-def test_the_curvature_is_what_is_expected_of_squared_gradients():
+def test_the_curvature_is_all_but_what_bends_down():
+    """That of the whole function, less what increments' logarithms bend where it is negative."""
     rows, loss = drawn(2), OrderedLoss(DIM, CLASSES)
+    likelihood = loss._likelihood(rows.X, rows.y, rows.weight)
     weights = 0.7 * np.random.default_rng(3).normal(size=(K, loss.size))
-    X, expected = rows.X[:, :1], 0.0
-    chances = loss.predict(weights, X)[:, 0]
-    for j in range(CLASSES):
-        slope = loss.gradient(weights, X, np.full((K, 1), j), np.ones((K, 1)))
-        expected = expected + chances[:, j, None, None] * slope[:, :, None] * slope[:, None, :]
-    found = loss._likelihood(X, np.zeros((K, 1)), np.ones((K, 1))).slope(weights)
-    np.testing.assert_allclose(found.curvature, expected, atol=1e-12)
+    steps = 1e-5 * np.eye(loss.size)
+    moved = [(likelihood.slope(weights + s).gradient - likelihood.slope(weights - s).gradient) for s in steps]
+    bends = likelihood.slope(weights).gradient[:, DIM:] / math.sqrt(DIM)
+    expected = np.stack(moved, axis=2) / 2e-5
+    assert bends.min() < 0 < bends.max()
+    expected[:, DIM:, DIM:] -= np.minimum(bends, 0.0)[:, :, None] * np.eye(CLASSES - 2)
+    found = likelihood.slope(weights).curvature
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.linalg.eigvalsh(found).min() > 0
 
 
 def test_modes_are_those_of_a_general_optimizer():

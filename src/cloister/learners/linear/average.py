@@ -18,7 +18,7 @@ class Candidate:
     `own_units`, LL' is the covariance of how a task's weights in its own units differ from the mean's. How
     much of the mean was `heard` is the part of its square that is not noise; 0 if nobody knows its units.
     One that is `tested` must foresee rows that are left out, as well as the own prior does: evidence is kind
-    to a narrow prior at a wrong place.
+    to a narrow prior at a wrong place. With an `own_level` it is of slopes alone, around the task's level.
     """
 
     weight: float
@@ -28,6 +28,7 @@ class Candidate:
     own_units: bool = False
     heard: float = 1.0
     tested: bool = False
+    own_level: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

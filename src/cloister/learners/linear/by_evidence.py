@@ -35,6 +35,8 @@ from cloister.learners.linear.question import (
     Candidates,
     Question,
     centred,
+    heard,
+    relied_on,
     trust_question,
     trusted,
     usual_place,
@@ -120,17 +122,24 @@ class EvidenceLearner(BayesianLearner):
     def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, prior variances and the own prior by the task's own Laplace evidence.
 
-        Where nobody was heard about how far to rely on candidates, tasks of too few rows to tell do so as far
-        as these were heard themselves.
+        Candidates weigh as much as the board says (`rely`), which is all that tasks of few rows can go by.
         """
 
         def solve(home: Home, few: int) -> States:
-            if few and "trust" in answers and math.isinf(answers["trust"][1]):
-                heard = [replace(c, weight=c.weight * c.heard) for c in candidates if c.heard > 0]
-                return self._average(home, heard, answers)
-            return self._average(home, trusted(candidates, answers), answers)
+            asked = "trust" in answers
+            weighed = self.rely(candidates, answers, few=bool(few)) if asked else candidates
+            return self._average(home, weighed, answers)
 
         return home.apart(too_few(home.rows.weight.sum(axis=1)).astype(np.intp), solve)
+
+    def rely(self, candidates: Candidates, answers: Answers, *, few: bool) -> list[Candidate]:
+        """Weigh candidates by what others said of them or, where that was not heard, by what was.
+
+        Tasks of too few rows to tell take them where a majority is beyond doubt, and not otherwise.
+        """
+        if few:
+            return relied_on(candidates, answers)
+        return trusted(candidates, answers) if math.isfinite(answers["trust"][1]) else heard(candidates)
 
     def _average(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, prior variances and the own prior by evidence."""
@@ -142,7 +151,7 @@ class EvidenceLearner(BayesianLearner):
             (share,) = evidence_weights([part.scores], [np.zeros(1)])
             found = part.posterior(np.where((chance > NEGLIGIBLE)[:, None], share, 0.0))
             parts.append(Posterior(log_evidence, *found))
-        shared = chances[:, : len(candidates)].sum(axis=1)
+        shared = chances[:, : len(self.kinds(candidates))].sum(axis=1)
         return mixture(parts) | {"rows": home.rows.weight.sum(axis=1), "shared_weight": shared}
 
     def _variances(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
@@ -162,12 +171,17 @@ class EvidenceLearner(BayesianLearner):
     def _fits(self, home: Home, candidates: Candidates, answers: Answers) -> list[Scored]:
         """Fit each task with every candidate and, with the weight that they leave, alone."""
         own = 1 - sum(candidate.weight for candidate in candidates)
-        follow = [self._follow(one, answers) for one in candidates]
-        return self.around_all(home, candidates, follow) + ([self.alone(home, own)] if own > 1e-9 else [])
+        kinds = self.kinds(candidates)
+        follow = [self._follow(one, answers) for one in kinds]
+        return self.around_all(home, kinds, follow) + ([self.alone(home, own)] if own > 1e-9 else [])
 
     def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
         """Fit each task with each public prior."""
         return [self.around(home, *one) for one in zip(candidates, follow, strict=True)]
+
+    def kinds(self, candidates: Candidates) -> Candidates:
+        """Return the priors that candidates stand for: by default these."""
+        return candidates
 
     def _follow(self, candidate: Candidate, answers: Answers) -> Floats:
         """Return log weights of a candidate's variances: as tasks said, for shared ones, or all alike."""

@@ -23,6 +23,7 @@ from cloister.learners.linear.home_constants import SCORE, TRUST
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.newton import mixed, unmixed
 from cloister.learners.linear.own_units import OwnUnits
+from cloister.learners.linear.question import Answers, Candidates, heard, trusted
 from cloister.learners.linear.residuals import OfTwoClasses, Residuals
 from cloister.learners.linear.softmax import laplace, mode, posterior
 
@@ -216,6 +217,11 @@ class Classification(EvidenceLearner):
             return coef, turn @ spread @ turn.swapaxes(1, 2)
 
         return Scored(fit.log_evidence + self.own_variance_weights(few) + worth[:, None], to_public)
+
+    def rely(self, candidates: Candidates, answers: Answers, *, few: bool) -> list[Candidate]:
+        """Weigh candidates by what others said; those of few rows by what was heard, if these were not."""
+        unheard = math.isinf(answers["trust"][1])
+        return heard(candidates) if few and unheard else trusted(candidates, answers)
 
     def _whiten(self, block: Block, factor: Floats) -> Floats:
         """Return features times a factor's block for one class: candidates treat all classes alike."""

@@ -13,7 +13,7 @@ no count and no start can make Newton's method fail.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -177,7 +177,7 @@ class CountRegression(EvidenceLearner):
 
     def prepare(self, block: Block) -> States:
         """Return the own evidence of each spread beyond Poisson, of a usual prior variance."""
-        own, middle = _Own.of(self, block), len(VARIANCES) // 2
+        own, middle = _Own.of(self, block, np.zeros(self.dim)), len(VARIANCES) // 2
         evidence = np.empty((len(block), len(SPREADS)))
         for i, spread in enumerate(SPREADS):
             rows = own.rows(np.full(len(block), spread))
@@ -194,6 +194,8 @@ class CountRegression(EvidenceLearner):
         return modes_by_variance(rows, VARIANCES).log_evidence
 
     def around(self, home: Home, candidate: Candidate, follow: Floats) -> Scored:
+        if candidate.own_level:
+            return self._own_level(home, candidate.mean, math.log(candidate.weight))
         block = home.rows
         factor: Floats = candidate.factor
         if candidate.own_units:
@@ -204,13 +206,32 @@ class CountRegression(EvidenceLearner):
         rows = CountRows.of(design, self._scores(block, candidate.mean), block, _spreads(home.states))
         return scored_around(modes_by_variance(rows, VARIANCES), candidate, factor, follow)
 
+    def kinds(self, candidates: Candidates) -> Candidates:
+        """Take a prior in own units for one of levels and slopes or, as likely, of slopes alone.
+
+        A mean of levels has far to go between wide bounds, and a prior as wide as what is left of the way
+        would be as wide in its slopes. Then each task has its own level, as it has alone.
+        """
+        found = []
+        for one in candidates:
+            halves = [
+                replace(one, weight=one.weight / 2),
+                replace(one, weight=one.weight / 2, own_level=True),
+            ]
+            found += halves if one.own_units and self.intercept and self.dim > 1 else [one]
+        return found
+
     def alone(self, home: Home, weight: float) -> Scored:
         """Fit each task in its own units, from its own smoothed rate: slopes over a grid of variances.
 
         The intercept's prior is worth one row, around the own rate, which half a count is added to: with no
         slopes, and for a task that never counted anything, this is what it predicts.
         """
-        own = _Own.of(self, home.rows)
+        return self._own_level(home, np.zeros(self.dim), math.log(weight))
+
+    def _own_level(self, home: Home, point: Floats, weight: float) -> Scored:
+        """Fit each task's slopes in its own units around public ones, from its own rate given these."""
+        own = _Own.of(self, home.rows, point)
         fit = modes_by_variance(own.rows(_spreads(home.states)), own.variances)
 
         def to_public(share: Floats) -> tuple[Floats, Floats]:
@@ -218,9 +239,9 @@ class CountRegression(EvidenceLearner):
             if self.intercept:
                 inner[:, 0] += own.level / OWN_INTERCEPT
             turn = own.back
-            return (turn @ inner[:, :, None])[:, :, 0], turn @ spread @ turn.swapaxes(1, 2)
+            return point + (turn @ inner[:, :, None])[:, :, 0], turn @ spread @ turn.swapaxes(1, 2)
 
-        log_evidence = fit.log_evidence + self.own_variance_weights(own.few) + math.log(weight)
+        log_evidence = fit.log_evidence + self.own_variance_weights(own.few) + weight
         if self.intercept:
             log_evidence -= 0.5 * np.log1p(own.total)[:, None]
         return Scored(log_evidence, to_public)
@@ -258,7 +279,7 @@ class CountRegression(EvidenceLearner):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Own:
-    """Each task's rows in its own units, from its own smoothed rate."""
+    """Each task's rows in its own units, from its own smoothed rate at a public point."""
 
     block: Block
     design: Floats
@@ -270,11 +291,11 @@ class _Own:
     variances: Floats
 
     @classmethod
-    def of(cls, learner: CountRegression, block: Block) -> _Own:
+    def of(cls, learner: CountRegression, block: Block, point: Floats) -> _Own:
         units = OwnUnits.of(block.X[:, :, : learner.dim], block.weight, learner.intercept)
         few = units.total < TRUST.few
         design, back = np.where(few[:, None, None], 0.0, units.design), units.back
-        scores, level = learner._scores(block, np.zeros(learner.dim)), np.zeros(len(block))
+        scores, level = learner._scores(block, point), np.zeros(len(block))
         if learner.intercept:
             design[..., 0] = np.where(units.weight > 0, OWN_INTERCEPT, 0.0)
             back[..., 0] *= OWN_INTERCEPT

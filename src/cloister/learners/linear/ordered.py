@@ -7,7 +7,8 @@ A task's weights are :math:`w`, the intercept's included, and the logarithms of 
 likely: any numbers are ordered cuts, noisy ones too. That is :math:`d + K - 2` numbers, where as many classes
 without an order have :math:`d (K - 1)`.
 
-The curvature is the expected one, which is never negative; the likelihood is not concave in the increments.
+The likelihood is concave in score and cuts (Pratt, JASA 76, 1981), and not in the increments' logarithms. So
+its curvature is that in the former, and what the latter bend where that is more: it is never negative.
 """
 
 from __future__ import annotations
@@ -47,14 +48,24 @@ _ABSURD = 1e100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OrderedRows(Likelihood):
-    """Ordered classes whose score and whose increments' logarithms are linear functions of coordinates."""
+    r"""Ordered classes whose score and whose increments' logarithms are linear functions of coordinates.
 
-    tolerance: ClassVar[float] = 1e-6  # with the expected curvature steps shrink by a factor at a time
+    With the log-odds :math:`a = s - c_y` of a row's class or more, and :math:`\delta` the increment above it,
+
+    .. math:: -\log P(y) = \log(1 + e^{-a}) + \log(1 + e^{a - \delta}) - \log(1 - e^{-\delta}),
+
+    without the first term for the first class, and with the first alone for the last. That is convex in a and
+    all increments.
+    """
+
+    tolerance: ClassVar[float] = 1e-6  # where the curvature is not all, steps shrink by a factor at a time
 
     X: Floats  # (k, n, p)
     offset: Floats  # (k, n)
-    y: Integers  # (k, n)
-    weight: Floats  # (k, n)
+    lowest: Floats  # (k, n): weights of rows of all classes but the first
+    highest: Floats  # (k, n): and but the last
+    below: Floats  # (k, n, K - 2): 1 for each increment below the row's class
+    above: Floats  # (k, n, K - 2): 1 for the one above it, if there is one
     base: Floats  # (k, K - 2)
     turn: Floats  # (k, K - 2, p)
 
@@ -67,11 +78,14 @@ class OrderedRows(Likelihood):
             sane = (np.abs(X) <= _ABSURD).all(axis=2) & (np.abs(offset) <= _ABSURD)
             sane &= (y >= 0) & (y <= most) & (y == np.floor(y)) & (weight <= _ABSURD)
             keep = there & (sane | ~there).all(axis=1, keepdims=True)
+        y, weight, place = np.where(keep, y, 0.0), np.where(keep, weight, 0.0), np.arange(1, most)
         return cls(
             np.where(keep[:, :, None], X, 0.0),
             np.where(keep, offset, 0.0),
-            np.where(keep, y, 0.0).astype(np.int64),
-            np.where(keep, weight, 0.0),
+            np.where(y > 0, weight, 0.0),
+            np.where(y < most, weight, 0.0),
+            (y[:, :, None] > place).astype(np.float64),
+            (y[:, :, None] == place).astype(np.float64),
             np.broadcast_to(base, (k, most - 1)),
             np.broadcast_to(turn, (k, most - 1, p)),
         )
@@ -80,68 +94,57 @@ class OrderedRows(Likelihood):
     def shape(self) -> tuple[int, int]:
         return len(self.X), self.X.shape[2]
 
+    @property
+    def total(self) -> Floats:
+        """The weight of each task's rows."""
+        return np.asarray(np.maximum(self.lowest, self.highest).sum(axis=1))
+
     def take(self, tasks: Integers) -> Self:
-        X, offset, y, weight = self.X[tasks], self.offset[tasks], self.y[tasks], self.weight[tasks]
-        return type(self)(X, offset, y, weight, self.base[tasks], self.turn[tasks])
+        parts = self.X, self.offset, self.lowest, self.highest, self.below, self.above, self.base, self.turn
+        return type(self)(*(part[tasks] for part in parts))
 
     def value(self, u: Floats) -> Floats:
-        log_odds, steps = self._at(u)
-        return self._value(log_odds, steps)
+        return self._value(*self._at(u))
 
     def slope(self, u: Floats) -> Slope:
-        log_odds, steps = self._at(u)
-        slopes = self._slopes(log_odds, steps)  # (k, n, K, 1 + K - 2)
-        own = np.take_along_axis(slopes, self.y[:, :, None, None], axis=2)[:, :, 0]
-        own *= -self.weight[:, :, None]
-        shares = class_shares(log_odds) * self.weight[:, :, None]
-        spread = (slopes * shares[:, :, :, None]).swapaxes(2, 3) @ slopes  # (k, n, 1 + e, 1 + e)
-        X, turn = self.X, self.turn
-        gradient = (own[:, None, :, 0] @ X)[:, 0] + (own[:, :, 1:].sum(axis=1)[:, None] @ turn)[:, 0]
-        mixed = spread[:, :, 0, 1:].swapaxes(1, 2) @ X  # (k, e, p)
-        curvature = (X * spread[:, :, 0, :1]).swapaxes(1, 2) @ X
-        both = turn.swapaxes(1, 2) @ mixed
-        curvature += both + both.swapaxes(1, 2)
-        curvature += turn.swapaxes(1, 2) @ spread[:, :, 1:, 1:].sum(axis=1) @ turn
-        return Slope(self._value(log_odds, steps), gradient, curvature)
+        here, further, steps = self._at(u)
+        up = self.highest * expit(further)
+        down, bent = self.lowest * expit(-here), up * expit(-further)
+        curved = down * expit(here) + bent
+        rest = steps / np.maximum(np.expm1(steps), 1e-300)  # minus how -log(1 - exp(-increment)) falls
+        between = (self.lowest[:, None, :] @ self.above)[:, 0]  # weights of rows below each increment
+        falls = ((up - down)[:, None, :] @ self.below + up[:, None, :] @ self.above)[:, 0] * steps
+        falls += between * rest  # minus the gradient in the increments' logarithms
+        gradient = ((up - down)[:, None, :] @ self.X - falls[:, None, :] @ self.turn)[:, 0]
+        moved = steps[:, :, None] * self.turn
+        X, own = self.X - self.below @ moved, self.above * bent[:, :, None]
+        mixed = X.swapaxes(1, 2) @ (own @ moved)
+        inside = own.sum(axis=1) * steps**2 + between * rest * (steps + rest) + np.maximum(-falls, 0.0)
+        curvature = (X * curved[:, :, None]).swapaxes(1, 2) @ X - mixed - mixed.swapaxes(1, 2)
+        curvature += self.turn.swapaxes(1, 2) @ (inside[:, :, None] * self.turn)
+        return Slope(self._value(here, further, steps), gradient, curvature)
 
     def reach(self, step: Floats) -> Floats:
         change = np.abs(self.X @ step[:, :, None])[:, :, 0]
-        longest = np.where(self.weight > 0, change, 0.0).max(axis=1, initial=0.0)
+        there = self.lowest + self.highest > 0
+        longest = np.where(there, change, 0.0).max(axis=1, initial=0.0)
         return np.asarray(longest + np.abs(self.turn @ step[:, :, None])[:, :, 0].sum(axis=1))
 
-    def _at(self, u: Floats) -> tuple[Floats, Floats]:
-        scores = self.offset + (self.X @ u[:, :, None])[:, :, 0]
+    def _at(self, u: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the log-odds of each row's class or more, and of a higher one; and the increments."""
         logs = self.base + (self.turn @ u[:, :, None])[:, :, 0]
         steps = np.exp(np.clip(logs, -FARTHEST, FARTHEST))
-        return at_least(scores, np.broadcast_to(steps[:, None], (*scores.shape, steps.shape[1]))), steps
+        here = self.offset + (self.X @ u[:, :, None] - self.below @ steps[:, :, None])[:, :, 0]
+        return here, here - (self.above @ steps[:, :, None])[:, :, 0], steps
 
-    def _value(self, log_odds: Floats, steps: Floats) -> Floats:
-        """P(y = j) is the product of P(y >= j), P(y <= j) and, of a class between, 1 - exp(-increment)."""
-        above = _with_zero(np.logaddexp(0.0, -log_odds), first=True)
-        below = _with_zero(np.logaddexp(0.0, log_odds), first=False)
-        between = np.zeros((len(steps), 1, above.shape[2]))
-        between[:, 0, 1:-1] = -np.log(-np.expm1(-steps))
-        each = np.take_along_axis(above + below + between, self.y[:, :, None], axis=2)[:, :, 0]
-        return np.asarray((self.weight * each).sum(axis=1))
-
-    def _slopes(self, log_odds: Floats, steps: Floats) -> Floats:
-        """Return how the log-probability of each class changes with the score, and with each increment."""
-        lower = _with_zero(expit(-log_odds), first=True)
-        upper = -_with_zero(expit(log_odds), first=False)
-        found = np.zeros((*lower.shape, 1 + steps.shape[1]))
-        found[..., 0] = lower + upper
-        for i in range(steps.shape[1]):  # the increment above class i + 1 moves all cuts beyond it
-            step = steps[:, i, None]
-            found[:, :, i + 2 :, i + 1] = -step[:, :, None] * found[:, :, i + 2 :, 0]
-            away = step / np.maximum(np.expm1(step), 1e-300)
-            found[:, :, i + 1, i + 1] = away - step * upper[:, :, i + 1]
-        return found
+    def _value(self, here: Floats, further: Floats, steps: Floats) -> Floats:
+        each = self.lowest * _softplus(-here) + self.highest * _softplus(further)
+        between = (self.lowest[:, None, :] @ self.above)[:, 0]
+        return np.asarray(each.sum(axis=1) - (between * np.log(-np.expm1(-steps))).sum(axis=1))
 
 
-def _with_zero(values: Floats, *, first: bool) -> Floats:
-    """Return values of K - 1 cuts as values of K classes: the first has none below, the last none above."""
-    zero = np.zeros_like(values[..., :1])
-    return np.concatenate([zero, values] if first else [values, zero], axis=-1)
+def _softplus(x: Floats) -> Floats:
+    return np.asarray(np.maximum(x, 0.0) + np.log(1 + np.exp(-np.abs(x))))
 
 
 @dataclass(frozen=True)
@@ -309,13 +312,12 @@ class OrderedLoss(Loss):
     def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             own = self._likelihood(X, y, weight)
-            return np.asarray(own.value(weights) / np.maximum(own.weight.sum(axis=1), 1e-300))
+            return np.asarray(own.value(weights) / np.maximum(own.total, 1e-300))
 
     def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             own = self._likelihood(X, y, weight)
-            total = np.maximum(own.weight.sum(axis=1), 1e-300)
-            return np.asarray(own.slope(weights).gradient / total[:, None])
+            return np.asarray(own.slope(weights).gradient / np.maximum(own.total, 1e-300)[:, None])
 
     def smoothness(self, X: Floats, weight: Floats) -> Floats:
         """Return infinity: increments are exponentials."""

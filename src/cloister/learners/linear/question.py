@@ -117,6 +117,11 @@ def believed(before: float, answer: Floats) -> float:
     return min(max(before, share - TRUST.doubts * error), share + TRUST.doubts * error)
 
 
+def heard(candidates: Candidates) -> list[Candidate]:
+    """Weigh candidates by how much of their mean is not noise: what nobody was heard about has no weight."""
+    return [replace(c, weight=c.weight * c.heard) for c in candidates if c.heard > 0]
+
+
 def relied_on(candidates: Candidates, answers: Answers) -> list[Candidate]:
     """Weigh shared priors as a task may that cannot tell: by what was heard of them, and by nothing else.
 
