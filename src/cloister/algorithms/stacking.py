@@ -82,7 +82,7 @@ def majorities(answers: Floats) -> tuple[float, float]:
     """Return how far tasks rely on the shared model before they look: with rows to spare, with few.
 
     That is yes less no, of all, by the least share that the answer allows: nothing is above zero that is not
-    beyond doubt. What those of about as many rows say goes before what all say, as far as it was heard.
+    beyond doubt. What those of about as many rows say goes before what all say, if it says anything.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def majorities(answers: Floats) -> tuple[float, float]:
     everyone, *by_rows = answers.reshape(-1, 2)
     least = believed(0.0, everyone)
     many, few = (
-        max(believed(0.0, one), min(least, float(one[0]))) if np.isfinite(one[1]) else least
+        max(believed(0.0, one), min(least, float(one[0]))) if one[1] < STACKING.useless else least
         for one in by_rows or (everyone, everyone)
     )
     return 2 * many - 1, 2 * few - 1
