@@ -109,18 +109,18 @@ def majorities(answers: Floats) -> tuple[float, float]:
 def log_prior(majority: float) -> Floats:
     """Return the log weights of blends before tasks look at their rows, one for each of `PARTS`.
 
-    A beta distribution around the majority that relies on the shared model, worth as many rows as it takes to
-    compare; without one all of it is on none.
+    A beta distribution around the majority that relies on the shared model, worth as much as the flat one, so
+    that few rows of one's own can speak against it; without a majority all of it is on none.
 
     Examples
     --------
-    >>> np.exp(log_prior(0.84)).round(2).tolist()
-    [0.0, 0.02, 0.1, 0.33, 0.55]
+    >>> np.exp(log_prior(0.5)).round(3).tolist()
+    [0.125, 0.25, 0.25, 0.25, 0.125]
     """
     if majority <= 0:
         return np.where(PARTS == 0, 0.0, -np.inf)
     expected = min(majority, STACKING.surest)
-    mass = np.diff(betainc(TRUST.few * expected, TRUST.few * (1 - expected), _ENDS))
+    mass = np.diff(betainc(2 * expected, 2 * (1 - expected), _ENDS))
     return np.asarray(np.log(np.maximum(mass, 1e-30)))
 
 
