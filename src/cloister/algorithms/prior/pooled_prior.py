@@ -279,13 +279,14 @@ class OwnRecords:
     def inside(self, second: Floats, moments: Floats) -> float:
         """Return the share of what pooled slopes explain that varies inside a task, by its own rows.
 
-        Of its own rows and as many usual ones as there are columns; `second` has the slopes' products.
+        It is less than all if it is so beyond chance; `second` has the products of slopes.
         """
-        size, rest = len(moments), max(len(self.X) - 1, 0)
-        everywhere = float((second * _around_mean(moments)).sum())
-        rows = self.residuals.rows(self.X)
-        here = float((second * _around_mean(rows.T @ rows)).sum()) if rest else 0.0
-        return float(np.clip((here / max(everywhere, 1e-300) + size) / (rest + size), 0.0, 1.0))
+        rows, freedom = self.residuals.rows(self.X), len(self.X) - 1
+        everywhere = freedom * float((second * _around_mean(moments)).sum())
+        if everywhere <= 0:
+            return 1.0
+        here = float((second * _around_mean(rows.T @ rows)).sum())
+        return min(1.0, here / everywhere * (1 + POOLED.chance * math.sqrt(2 / freedom)))
 
     @property
     def told(self) -> int:
