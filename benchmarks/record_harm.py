@@ -28,6 +28,8 @@ EPSILONS, SEEDS, QUICK_SEEDS = (1.0, math.inf), range(10), range(2)
 FRESH, QUICK_FRESH = range(200, 210), range(200, 202)
 #: A cell may be worse by this part, and a gain of this part or more is one of which a share may be kept.
 LIMIT, GAIN = 0.02, 0.15
+#: What is to be kept of it, from a Q and up to another.
+HEARD = ((20, 35, 0.5), (60, math.inf, 0.85))
 
 
 def measure(job: tuple[int, int]) -> dict[str, float]:
@@ -74,6 +76,13 @@ def summarised_classes(found: dict[int, list[dict[str, float]]]) -> tuple[Figure
     rows = [
         [label, *shown, f"{100 * worse:.1f}", f"{100 * bound:.1f}"] for (worse, bound, shown), label in lines
     ]
+    heard = []
+    for outcomes in found.values():
+        means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
+        alone = min(means["single"], means["ridge"])
+        if alone - means["inf"] > GAIN * alone:
+            heard.append((means["Q"], (alone - means["1"]) / (alone - means["inf"])))
+    figures |= by_heard("classes kept", heard)
     head = ["institutions", "Q", "alone", "epsilon 1", "no noise", "more than alone, %", "at least, %"]
     return figures, {"classes failed": ("<=", 0)}, {"classes": [head, *rows]}
 
@@ -121,10 +130,12 @@ def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targe
     figures["grid mean above 2 percent"] = sum(worse > LIMIT for worse, *_ in lines)
     targets: Targets = {"grid failed": ("<=", 0)}
     for name, shares, less in (("kept", kept, 0.0), ("kept with own noise", own_noise, 0.1)):
-        for low, high, goal in ((20, 35, 0.5), (60, math.inf, 0.85)):
-            there = [share for Q, share in shares if low <= Q < high]
-            key = f"{name} at Q {low} to {high:g}"
-            targets[key] = (">=", goal - less)
-            if there:
-                figures[key] = median(there)
+        figures |= by_heard(name, shares)
+        targets |= {f"{name} at Q {low} to {high:g}": (">=", goal - less) for low, high, goal in HEARD}
     return figures, targets, {"grid": [head, *([GRID[index].label, *line] for _, line, index in lines)]}
+
+
+def by_heard(name: str, shares: list[tuple[float, float]]) -> Figures:
+    """Return the median share that is kept of a gain, by how well the mean is heard."""
+    there = {(low, high): [share for Q, share in shares if low <= Q < high] for low, high, _ in HEARD}
+    return {f"{name} at Q {low} to {high:g}": median(one) for (low, high), one in there.items() if one}
