@@ -29,7 +29,6 @@ class SearchConstants:
     most: float = tuned(0.1, "largest share of the squared budget")
     clear: float = derived(15.0, "deviations of all tasks in one bin: a fourth of them still stand 3.5 out")
     nothing: float = derived(1e-6, "share of the budget where nothing could be heard: next to none")
-    target_reach: float = derived(3.0, "normal targets are within three typical distances, but for 0.3 %")
     even: float = derived(math.sqrt(3), "typical distances in half the width of what is spread evenly")
     half: float = tuned(2.0, "a prior's features had better fill half of their unit", "bounds, harm")
 

@@ -26,6 +26,7 @@ from cloister.core.findings import EarlierPrior
 from cloister.core.lifts import Absolute
 from cloister.core.spec import DataSpec, Target
 from cloister.learners.home import Home
+from cloister.learners.linear.home_constants import NUMBER
 from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class HistogramSearch(UnitSearch):
         rare = [HISTOGRAM.rare if j in self.indicators else 2 / BINS for j in self.columns]
         least = np.array([2 / BINS] * self.targets + rare)
         places, spreads = places_and_spreads(counts, noise, records, least)
-        reach = np.array([SEARCH.target_reach] * self.targets + [self.reach] * len(self.columns))
+        reach = np.array([NUMBER.typical] * self.targets + [self.reach] * len(self.columns))
         return self._posted(places, np.minimum(reach * spreads, 1.0), 2, records)
 
     def _posted(self, places: Floats, units: Floats, found: int, records: float) -> Public:

@@ -29,6 +29,7 @@ from cloister.core.findings import ColumnLocation, EarlierPrior, Location
 from cloister.core.lifts import Absolute
 from cloister.core.spec import DataSpec, Target
 from cloister.learners.home import Home, Units
+from cloister.learners.linear.home_constants import NUMBER
 from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class TargetSearch(BinSearch):
 
     about, sought = "where targets are", "targets"
     prefix, single, count = "located", True, 1
-    reach = SEARCH.target_reach  # most targets are within it
+    reach = NUMBER.typical  # most targets are within it
 
     @property
     def audible_from(self) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.bases import BayesianAlgorithm
-from cloister.algorithms.constants import POOLED, SEARCH
+from cloister.algorithms.constants import POOLED
 from cloister.algorithms.histograms import LocateRecords
 from cloister.algorithms.prior.mean import shared_weight
 from cloister.algorithms.prior.pooled import LONGEST, Look, Place, contributions, posterior
@@ -31,6 +31,7 @@ from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.home_constants import NUMBER
 from cloister.learners.linear.residuals import Residuals
 from cloister.plan.algorithm import Budget
 
@@ -125,7 +126,7 @@ class PooledPrior(Staged, BayesianAlgorithm):
 
     def variance(self, board: BoardView) -> float:
         """Return the variance of scores, as far as it is known beforehand."""
-        return self.residuals.variance(POOLED.unfound if self.locate is None else 1 / SEARCH.target_reach)
+        return self.residuals.variance(POOLED.unfound if self.locate is None else 1 / NUMBER.typical)
 
     def place(self, board: BoardView, own: OwnRecords | None = None) -> Place:
         """Return where the mean is, by all looks on a board so far, and by others' records alone."""

@@ -40,7 +40,7 @@ class NumberConstants:
     noise: tuple[float, float] = tuned((2e-4, 0.5), "range of the noise variance that tasks tell")
     noises: int = derived(8, "steps of it: about half decades")
     exact: float = tuned(1e-7, "noise variance of tables without noise, for those who find out", "harm")
-    typical: float = derived(3.0, "typical distances of targets from their center in the unit found")
+    typical: float = derived(3.0, "typical distances in a unit of targets: 99.7 % of normal ones are within")
     own_lambdas: tuple[float, float, int] = derived(
         (1e-3, 1e3, 13), "half decades from no ridge to no slope: rows count 1 each in own units"
     )
