@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from cloister.report.html_page import Stamp, load_template
 _LEAST = 1e-5
 
 
-def render(plan: Plan, found: Audit, source: str | Path | None = None, when: datetime | None = None) -> str:
+def render(plan: Plan, found: Audit, source: str | Path | None = None) -> str:
     """Return the page: HTML with its style and pictures inside, no script and nothing to fetch.
 
     Parameters
@@ -34,8 +33,6 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
         What was found.
     source : path, optional
         The file that the plan was read from, for the page to name.
-    when : datetime, optional
-        When it was audited; now, by default.
     """
     alarms = np.concatenate(
         [[0.0], np.geomspace(_LEAST, 0.5, 120), 1 - np.geomspace(0.5, _LEAST, 120), [1.0]]
@@ -55,10 +52,10 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
             ],
             rows=list(found.rows()),
             rate=percent(found.guarantee.detection()),
-            facts=facts(plan, source, when),
+            facts=facts(plan, source),
             up=rounded_up,
             down=rounded_down,
-            stamp=Stamp.of(plan, when),
+            stamp=Stamp.of(plan),
         )
     )
 
@@ -69,7 +66,7 @@ def save(plan: Plan, found: Audit, path: str | Path, source: str | Path | None =
     return Path(path)
 
 
-def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = None) -> dict[str, str]:
+def facts(plan: Plan, source: str | Path | None = None) -> dict[str, str]:
     """Say what was audited, so that its audit is not taken for that of another plan.
 
     Parameters
@@ -78,10 +75,8 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
         What was audited.
     source : path, optional
         The file that it was read from.
-    when : datetime, optional
-        When; now, by default.
     """
-    rounds, stamp = len(plan.rounds), Stamp.of(plan, when)
+    rounds, stamp = len(plan.rounds), Stamp.of(plan)
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
         "Algorithm": type(plan.algorithm).__name__,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from cloister.core.errors import InputError
@@ -16,12 +15,7 @@ from cloister.report.run_page import PublicPart
 from cloister.store.files import write_file
 
 
-def write_outcomes(
-    page: Path,
-    together: Guarantee,
-    runs: Mapping[str, tuple[PublicPart, Path]],
-    when: datetime | None = None,
-) -> Path:
+def write_outcomes(page: Path, together: Guarantee, runs: Mapping[str, tuple[PublicPart, Path]]) -> Path:
     """Write the page, of public things alone; it is refused where the guarantee does not hold.
 
     Parameters
@@ -32,13 +26,11 @@ def write_outcomes(
         What all outcomes promise together.
     runs : mapping of str to (PublicPart, Path)
         For each outcome what is public of its run, and its own page, which lies beside this one.
-    when : datetime, optional
-        When the page was made; now, by default.
     """
     if not together.holds:
         raise InputError(f"A page of all outcomes is for a guarantee that holds. Name one run for {page}.")
     parts = [part for part, _ in runs.values()]
-    naming, stamp = parts[0].naming, Stamp.of(parts[0].plan, when)
+    naming, stamp = parts[0].naming, Stamp.of(parts[0].plan)
     fingerprints = ", ".join(part.plan.fingerprint[:16] for part in parts)
     tasks = naming.words(f"{together.n_tasks:,} tasks")
     text = load_template("outcomes.html").render(

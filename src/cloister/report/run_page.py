@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -280,7 +279,7 @@ def _twice(draw: Any, *what: Any, sizes: Sequence[tuple[int, int]] = (WIDE, NARR
     return [draw(*what, *size) for size in sizes]
 
 
-def public_page(public: PublicPart, when: datetime | None = None) -> str:
+def public_page(public: PublicPart) -> str:
     """Return the public edition: plan, board, guarantee and ledger, and nothing of any task.
 
     A run whose guarantee does not hold has none: its board may tell what tasks hold.
@@ -291,12 +290,10 @@ def public_page(public: PublicPart, when: datetime | None = None) -> str:
             f"A public edition is for runs whose guarantee holds. This one's does not: {why}. "
             "Leave public=True out, for a page that stays with you."
         )
-    return _render(public, when, edition="public")
+    return _render(public, edition="public")
 
 
-def operator_page(
-    public: PublicPart, run: TableRun | None = None, gains: Gains | None = None, when: datetime | None = None
-) -> str:
+def operator_page(public: PublicPart, run: TableRun | None = None, gains: Gains | None = None) -> str:
     """Return the operator's edition: the public part, and what the models of all tasks say. Private.
 
     Parameters
@@ -307,12 +304,9 @@ def operator_page(
         The run with its models.
     gains : Gains, optional
         What joining brought on rows held out.
-    when : datetime, optional
-        When the page was made; now, by default.
     """
     return _render(
         public,
-        when,
         edition="operator",
         private=_of_all(run),
         gains=gains,
@@ -320,19 +314,17 @@ def operator_page(
     )
 
 
-def task_page(public: PublicPart, model: TaskModel, when: datetime | None = None) -> str:
+def task_page(public: PublicPart, model: TaskModel) -> str:
     """Return one task's own edition: the public part, and its own model. Private: for that task alone."""
     own = model.summary()
     rows = [(found, own_row(found)) for found in own.coefficients[:MOST_COEFFICIENTS]]
     known = _known(own.coefficients, ("estimate", "std_error", "alone", "prior", "prior_sd"))
     known += ["prior_sd"] * ("prior" in known and "prior_sd" not in known)
-    return _render(public, when, edition="task", own=own, own_rows=rows, own_known=known)
+    return _render(public, edition="task", own=own, own_rows=rows, own_known=known)
 
 
-def _render(public: PublicPart, when: datetime | None, **private: Any) -> str:
-    return str(
-        load_template("run.html").render(stamp=Stamp.of(public.plan, when), **public.content, **private)
-    )
+def _render(public: PublicPart, **private: Any) -> str:
+    return str(load_template("run.html").render(stamp=Stamp.of(public.plan), **public.content, **private))
 
 
 def _of_all(run: TableRun | None) -> dict[str, Any] | None:
