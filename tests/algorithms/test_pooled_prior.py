@@ -261,6 +261,21 @@ def test_what_places_explain_is_not_taken_for_what_rows_do(monkeypatch):
     assert joined < alone < trusting
 
 
+@pytest.mark.parametrize("rows", [1, 2, 12, 200])
+def test_rows_that_vary_as_all_do_are_rarely_taken_for_less(rows):
+    """And those of a task that lies elsewhere, and varies by a fifth, are so where there are many."""
+    rng, slopes, found = np.random.default_rng(rows), np.append(0.0, np.ones(D)), []
+    spread = np.full(SIZE, 0.1)
+    spread[0] = 0.0
+    for part in (1.0, 0.2):
+        everybody = np.outer(np.eye(SIZE)[0], np.eye(SIZE)[0]) + np.diag(spread)
+        X = [1.0, *np.zeros(D)] + np.sqrt(part * spread) * rng.standard_normal((400, rows, SIZE))
+        own = [OwnRecords(one, np.zeros(rows), False, PRIOR.residuals) for one in X]
+        found.append(np.array([one.inside(np.outer(slopes, slopes), everybody) for one in own]))
+    assert np.mean(found[0] < 1) < 0.1
+    assert rows < 200 or np.mean(found[1] < 0.4) > 0.9
+
+
 def test_a_newcomer_takes_nothing_out_of_the_sums():
     """Its model is the one of a plan in which nobody does; a task of the run has another."""
     tasks, new = institutions(3, 40)[0], institutions(3, 40, 9)[0].select([0])

@@ -129,7 +129,7 @@ class PooledConstants:
     widths: tuple[tuple[float, float], ...] = derived(
         ((1.0, 0.8), (0.001, 0.2)), "how wide slopes are before they are told, and how likely: wide, or none"
     )
-    chance: float = derived(2.0, "errors by which a variance must be smaller to be believed: 2 % by chance")
+    chance: float = derived(0.025, "how rarely rows vary by so much less than all do, by chance: two errors")
     shared: float = tuned(0.7, "of shared priors' weight: nobody asks how many they serve", "record-harm")
     levels: tuple[float, ...] = tuned(
         (0.03, 1.0), "how levels vary, of the targets' variance", "records, record-harm"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import chdtri
 
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.constants import POOLED
@@ -283,11 +284,11 @@ class OwnRecords:
         It is less than all if it is so beyond chance; `second` has the products of slopes.
         """
         rows, freedom = self.residuals.rows(self.X), len(self.X) - 1
-        everywhere = freedom * float((second * _around_mean(moments)).sum())
-        if everywhere <= 0:
+        everywhere = float((second * _around_mean(moments)).sum())
+        if freedom < 1 or everywhere <= 0:
             return 1.0
         here = float((second * _around_mean(rows.T @ rows)).sum())
-        return min(1.0, here / everywhere * (1 + POOLED.chance * math.sqrt(2 / freedom)))
+        return min(1.0, here / everywhere / float(chdtri(freedom, 1 - POOLED.chance)))
 
     @property
     def told(self) -> int:
