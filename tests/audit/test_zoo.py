@@ -24,19 +24,15 @@ BEYOND = {mutant.name: mutant for mutant in read_file(ROOT / "mutants" / "zoo.to
 #: One or two for every test that convicts, among them what an auditor that looked at less has acquitted.
 TELLING = [
     "run-begins-without-noise",
-    "run-ends-without-noise",
     "noise-always-even",
-    "parity-in-the-last-bits",
     "one-round-is-quiet",
     "nonce-that-is-stuck",
     "key-from-the-clock",
     "coins-from-a-public-seed",
     "curator-posts-bare-sums",
-    "curator-thins-noise",
     "last-of-eight-channels-too-small",
     "sum-before-clip",
     "sum-in-the-stated-noise",
-    "board-carries-a-second-copy",
     "stops-when-sums-are-small",
     "quiet-rounds-rounded-down",
 ]

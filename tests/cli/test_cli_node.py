@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -39,8 +40,15 @@ def pupils():
 
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that the examples speak of, and a plan for three schools."""
+    """The files that the examples speak of, and a plan for three schools.
+
+    A function's module is imported from there; the next test finds neither it nor the folder.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("own_rows", "other_rows"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
     table = pupils(3)
     write_csv(tmp_path / "pupils.csv", table)
     with sqlite3.connect(tmp_path / "exam.db") as connection:
