@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -79,7 +81,10 @@ def test_a_bug_that_nobody_convicts_fails_the_self_test():
 
 
 def test_the_command_says_what_was_convicted(monkeypatch):
-    bug = BUGS["board-carries-a-count"]
+    bug, module = BUGS["board-carries-a-count"], sys.modules["cloister.audit.zoo.self_test"]
+    tried = cache(lambda name, seed: convict(BUGS[name], seed))  # once for both commands
+    monkeypatch.setattr(module, "convict", lambda one, seed: replace(tried(one.name, seed), bug=one))
+    monkeypatch.setattr(module, "examine", cache(examine))
     monkeypatch.setattr(zoo_module, "zoo", lambda: (bug,))
     said = CliRunner().invoke(app, ["audit", "--self-test"])
     assert (said.exit_code, "1 of 1 planted bugs convicted" in said.stdout) == (0, True)
