@@ -477,11 +477,9 @@ def search_for(codebook: Codebook, reach: float = EVEN_IN_HALF) -> Locate | None
     return Locate(codebook.bounded_columns, 1 / codebook.row_scale, reach)
 
 
-def search_by_records(codebook: Codebook) -> LocateRecords | None:
-    """Return the search for targets and all columns that comes first where records speak."""
+def search_by_records(codebook: Codebook) -> LocateRecords:
+    """Return the search for targets, if they are numbers, and all columns that comes first by record."""
     columns, targets = tuple(range(1, codebook.width)), codebook.classes is None
-    if not (columns or targets):
-        return None
     indicators = tuple(column for column in columns if column not in codebook.bounded_columns)
     return LocateRecords(columns, 1 / codebook.row_scale, targets=targets, indicators=indicators)
 
