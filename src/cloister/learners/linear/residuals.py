@@ -39,8 +39,6 @@ class Linear(NamedTuple):
 class Residuals(ABC):
     """What records say of targets of one kind."""
 
-    #: Whether targets have a place and a unit, to be found before anything is said of them.
-    located: ClassVar[bool]
     #: How often what is expected is made linear, each time nearer to where weights are.
     passes: ClassVar[int] = 1
 
@@ -84,8 +82,6 @@ class Residuals(ABC):
 class OfNumbers(Residuals):
     r"""Numbers: :math:`\mathrm{clip}_c(y - x^\top\nu)`, the clip a little over the residuals' deviation."""
 
-    located = True
-
     def variance(self, target: float) -> float:
         return target**2
 
@@ -118,8 +114,8 @@ class OfNumbers(Residuals):
 class OfTwoClasses(Residuals):
     r"""Two classes: :math:`y - h(x^\top\nu)`, h being logistic, with all of a row and not what of it is told.
 
-    It is 1 at most by itself, and a half from zero, from where nobody expects anything. Then h is held within
-    what of 1 the clip leaves, at either end, so that no residual is clipped.
+    It is 1 at most by itself, and a half from zero, where the first look is from: no residual is clipped.
+    Rows longer than 1 are made shorter after it, which leaves it without a bias at the mean.
 
     Parameters
     ----------
@@ -127,7 +123,6 @@ class OfTwoClasses(Residuals):
         Whether column 0 is constant: rows then lie around a mean, and not around zero.
     """
 
-    located = False
     passes = RESIDUAL.passes
 
     def __init__(self, intercept: bool = True) -> None:
