@@ -26,7 +26,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from benchmarks import Figures, Table, Tables, Targets
+from benchmarks import Figures, Table, Targets
 from benchmarks.personal import task_accuracies
 from benchmarks.record_networks import ALONE, PULLS, learner
 from benchmarks.record_sources import Floats, Rows, split
@@ -150,7 +150,7 @@ def measure_school(job: tuple[float, int]) -> dict[str, float]:
     alone = SingleTaskRegressor(bounds=data.codebook).fit(train.X, train.y, tasks=train.task)
     found = {"alone": school_error(test, alone.predict(test.X, tasks=test.task))}
     for epsilon in EPSILONS:
-        for name, silo in (("PooledPrior, own noise", True), ("PooledPrior, curator", False)):
+        for name, silo in (("ours, own noise", True), ("ours, curator", False)):
             model = fitted(data.codebook, epsilon, train.X, train.y, train.task, seed, silo)
             found[f"{name} {epsilon:g}"] = school_error(test, model.predict(test.X, tasks=test.task))
     return found
@@ -229,45 +229,23 @@ def measure_silos(job: Json) -> list[float]:
     return [score(best, mu, moved, seed) for seed in seeds]
 
 
-def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure both; quickly, on one split."""
     seeds = list(QUICK_SEEDS if quick else SEEDS)
-    head = ["trust", "against whom", "neighbours", "way", *(f"epsilon {e:g}" for e in EPSILONS)]
-    figures: Figures = {}
-    shown: Tables = {}
+    found: dict[str, dict[str, float]] = {}
     for part in PARTS:
-        found = cells.measured(measure_school, [(part, seed) for seed in seeds])
-        ours = {name: fmean(one[name] for one in found) for name in found[0]}
-        jobs = [[part, e, moved, seeds] for moved in MOVED.values() for e in EPSILONS]
-        table, told = _table(head, ours, cells.measured(measure_silos, jobs), ".3f")
-        shown[f"school {part:.0%}".replace("%", "percent")] = table
-        figures |= {f"school {part:g} {name}": value for name, value in told.items()}
-    jobs = [[0, e, moved, seeds] for moved in MOVED.values() for e in EPSILONS]
-    found = cells.measured(measure_digits, [(e, seeds) for e in (0, *EPSILONS)])
-    names = ["alone", *(f"FedAvg, curator {e:g}" for e in EPSILONS)]
-    ours = {name: fmean(one) for name, one in zip(names, found, strict=True)}
-    shown["digits"], told = _table(head, ours, cells.measured(measure_silos, jobs), ".3f")
-    figures |= {f"digits {name}": value for name, value in told.items()}
-    return figures, {}, shown
-
-
-def _table(
-    head: list[str], ours: dict[str, float], silos: list[list[float]], form: str
-) -> tuple[Table, dict[str, float]]:
-    """Return the rows of a table, and its numbers by name."""
-    names = [f"{way} {e:g}" for way in MOVED for e in EPSILONS]
-    told = ours | {name: fmean(values) for name, values in zip(names, silos, strict=True)}
-    labels = {
-        "alone": ("-", "others: tells nothing", "-"),
-        "MR-MTL, replace": ("nobody", "everybody", "replace"),
-        "MR-MTL, add or remove": ("nobody", "everybody", "add or remove"),
-        "PooledPrior, own noise": ("nobody", "others", "replace"),
-        "PooledPrior, curator": ("curator", "others", "replace"),
-        "FedAvg, curator": ("curator", "others", "replace"),
-    }
-    rows = [head]
-    for way, label in labels.items():
-        values = [told.get(way, told.get(f"{way} {e:g}")) for e in EPSILONS]
-        if values[0] is not None:
-            rows.append([*label, way.split(",")[0], *(format(value, form) for value in values)])
-    return rows, told
+        ours = cells.measured(measure_school, [(part, seed) for seed in seeds])
+        found[f"School, {part:.0%}"] = {way: fmean(one[way] for one in ours) for way in ours[0]}
+    values = cells.measured(measure_digits, [(epsilon, seeds) for epsilon in (0, *EPSILONS)])
+    ways = ["alone", *(f"ours, curator {epsilon:g}" for epsilon in EPSILONS)]
+    found["digits"] = {way: fmean(one) for way, one in zip(ways, values, strict=True)}
+    asked = list(product((*PARTS, 0), MOVED, EPSILONS))
+    theirs = cells.measured(measure_silos, [[part, e, MOVED[way], seeds] for part, way, e in asked])
+    for (part, way, epsilon), one in zip(asked, theirs, strict=True):
+        found[f"School, {part:.0%}" if part else "digits"][f"{way} {epsilon:g}"] = fmean(one)
+    rows = [["way", *(f"{name}: {epsilon:g}" for name in found for epsilon in EPSILONS)]]
+    for way in ("alone", *MOVED, "ours, own noise", "ours, curator"):
+        told = [values.get(way, values.get(f"{way} {e:g}")) for values in found.values() for e in EPSILONS]
+        rows.append([way, *("-" if value is None else f"{value:.3f}" for value in told)])
+    figures = {f"{name}, {way}": value for name, values in found.items() for way, value in values.items()}
+    return figures, {}, rows
