@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 import cloister as cl
@@ -98,17 +99,10 @@ def finished(desk, kind, tasks):
     return finished
 
 
-def command(
-    desk, *arguments: object, code: str = "from cloister.cli import main; main()"
-) -> subprocess.CompletedProcess[str]:
-    where = {"PYTHONPATH": str(Path(cl.__file__).parents[1]), "COLUMNS": "500"}
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code, *map(str, arguments)],
-        cwd=desk,
-        env=os.environ | where,
-        capture_output=True,
-        text=True,
-    )
+def command(*arguments: object) -> Result:
+    """Give a command in the present folder, as if nobody had seen the class."""
+    sys.modules.pop("shrunken", None)
+    return CliRunner(env={"COLUMNS": "500"}).invoke(app, [*map(str, arguments)])
 
 
 @pytest.mark.usefixtures("brief_search")
@@ -157,22 +151,27 @@ def test_verify_without_the_class_neither_passes_nor_convicts(desk, finished, tm
     assert verdict()[0] == 1
 
 
-def test_from_the_command_line(desk, finished):
-    """Each in a process of its own that has not seen the class; by its file, and by its module."""
+@pytest.mark.usefixtures("own_names")
+def test_from_the_command_line(desk, finished, monkeypatch):
+    """By its file, in a process that has never seen the class, too; and by its module."""
+    monkeypatch.chdir(desk)
     by_file, by_module = ["--types", "shrunken.py:ShrunkenRidge"], ["--types", "shrunken:ShrunkenRidge"]
-    verified = command(desk, "verify", "run", *by_file)
+    verify = [sys.executable, "-P", "-c", "from cloister.cli import main; main()", "verify", "run", *by_file]
+    where = {"PYTHONPATH": str(Path(cl.__file__).parents[1]), "COLUMNS": "500"}
+    verified = subprocess.run(verify, env=os.environ | where, capture_output=True, text=True, check=False)
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "ShrunkenRidge, 30 tasks, 1 release\n" in verified.stdout
-    replayed = command(desk, "replay", "run", "s0.csv", "--task-name", "s0", *by_module, "-o", "s0.json")
-    assert (replayed.returncode, replayed.stderr) == (0, "")
+    replayed = command("replay", "run", "s0.csv", "--task-name", "s0", *by_module, "-o", "s0.json")
+    assert (replayed.exit_code, replayed.stderr) == (0, "")
     own = finished.private.ids.tolist().index("s0")
     weights = json.loads((desk / "s0.json").read_text())["weights"]
     np.testing.assert_allclose(weights, finished.private.models["coef"][own], rtol=1e-12)
-    audited = command(desk, "audit", "run/plan.toml", *by_file, "--draws", 2000, "--confidence", 0.9999)
-    assert audited.returncode == 0
+    audited = command("audit", "run/plan.toml", *by_file, "--draws", 2000, "--confidence", 0.9999)
+    assert audited.exit_code == 0
     assert "no contradiction found" in audited.stdout.lower()
 
 
+@pytest.mark.usefixtures("own_names")
 def test_fit_from_the_command_line(desk, finished, monkeypatch):
     """From a plan without a noise level: it gets it by --epsilon, and each school gets its model."""
     dataclasses.replace(finished.plan, mechanism=cl.mechanisms.Gaussian()).save(desk / "draft.toml")
@@ -190,15 +189,16 @@ def test_fit_from_the_command_line(desk, finished, monkeypatch):
         "fitted",
     ]
     monkeypatch.chdir(desk)
-    assert "not one of cloister's own types" in CliRunner(env={"COLUMNS": "500"}).invoke(app, fit).stderr
-    done = command(desk, *fit, *own)
-    assert done.returncode == 0, done.stderr
+    assert "not one of cloister's own types" in command(*fit).stderr
+    done = command(*fit, *own)
+    assert done.exit_code == 0, done.stderr
     assert (desk / "fitted" / "plan.toml").read_bytes() == (desk / "run" / "plan.toml").read_bytes()
     assert len(list((desk / "fitted" / "models").glob("*.json"))) == 30
     assert "  cloister summary fitted --types FILE.py:CLASS\n" in done.stdout
-    assert command(desk, "verify", "fitted", *own).returncode == 0
+    assert command("verify", "fitted", *own).exit_code == 0
 
 
+@pytest.mark.usefixtures("own_names")
 def test_every_other_command_that_reads_a_plan(desk, finished, monkeypatch):
     monkeypatch.chdir(desk)
     cl.Ledger.create(desk / "l.sqlite", "s", epsilon=9, delta=0.01, n_tasks=30)
@@ -209,23 +209,21 @@ def test_every_other_command_that_reads_a_plan(desk, finished, monkeypatch):
         ["ledger", "charge", "l.sqlite", "run/plan.toml"],
     ]
     for arguments in commands:
-        refused = CliRunner(env={"COLUMNS": "500"}).invoke(app, arguments)
+        refused = command(*arguments)
         assert refused.exit_code == 1
         assert "'ward-7/shrunken-ridge/1' is not one of cloister's own types" in refused.stderr
         assert "--types module:Class" in refused.stderr
-    each = [[*arguments, "--types", "shrunken.py:ShrunkenRidge"] for arguments in commands]
-    code = "import json, sys; from cloister.cli import app\n"
-    code += "for one in json.loads(sys.argv[1]): app(one, standalone_mode=False)"
-    done = command(desk, json.dumps(each), code=code)
-    assert done.returncode == 0, done.stderr
+        done = command(*arguments, "--types", "shrunken.py:ShrunkenRidge")
+        assert done.exit_code == 0, done.stderr
 
 
+@pytest.mark.usefixtures("own_names")
 def test_a_file_of_the_same_name_that_computes_otherwise_is_found_out(desk, finished, tmp_path):
     """It has the id, so it is read; what it says the board should hold is not what the board holds."""
     other = tmp_path / "shrunken.py"
     other.write_text(OWN.read_text().replace("self.clip * release.value", "0.9 * self.clip * release.value"))
-    found = command(desk, "verify", "run", "--types", f"{other}:ShrunkenRidge")
-    assert found.returncode == 1
+    found = command("verify", desk / "run", "--types", f"{other}:ShrunkenRidge")
+    assert found.exit_code == 1
     assert "NO  what is posted follows from the releases" in found.stdout
 
 
