@@ -172,7 +172,7 @@ def by_epsilon(grids: dict[str, Grids]) -> Printed:
 def worst(grids: dict[str, Grids]) -> Printed:
     """Return the cells that lose most by joining, of all tasks or of those of a size, and those that fail."""
     head = ["table", "bounds of target, features", "epsilon", "estimator", "loss %", "at least %"]
-    rows: Printed = [[*head, "by joining %", "at least %", "worst size by joining, %"]]
+    rows: Printed = [[*head, "by joining %", "that at least %", "worst size by joining, %"]]
     pairs = [
         (kind, cell, beside[cell.table.name, cell.loose, cell.epsilon])
         for kind, (against, joining) in grids.items()

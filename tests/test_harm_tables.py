@@ -7,6 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from benchmarks.family_harm import ALONE, compared_grids
 from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, log_likelihood, losses, summarise
 from benchmarks.harm_tables import FRESH, TABLES, TIGHT, Loose, Rows, draw, stretched
 
@@ -61,6 +62,21 @@ def test_a_cell_fails_only_beyond_luck():
     assert failed(1.03, name="single_failed") == 0
     assert failed(1.0, 1.04) == 0
     assert failed(1.0, 1.1) == 1, "tasks of one row pay for it"
+
+
+def test_what_the_single_task_estimator_loses_too_is_not_lost_by_joining():
+    alone, single = [1.0, None, 1.0, *[None] * 5], [1.2, None, 1.2, *[None] * 5]
+
+    def grids(loss, name="two rows"):
+        losses = [
+            [loss + z, None, loss + z, *[None] * 5] for z in np.random.default_rng(0).normal(0, 0.01, 8)
+        ]
+        ours = [[(0, SINGLE, ALONE, single), (0, 1.0, "Meta", one)] for one in losses]
+        return compared_grids([(name, {"alone": alone, "ours": one}) for one in ours], "Meta")
+
+    assert [[cell.failed for cell in grid] for grid in grids(1.2)] == [[True, True], [False, False]]
+    assert [sum(cell.failed for cell in grid) for grid in grids(1.4)] == [2, 1]
+    assert {round(cell.relative, 1) for cell in grids(1.4)[1]} == {0.0, 0.2}
 
 
 def test_losses_are_told_by_the_number_of_rows():
