@@ -192,6 +192,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.SharedPrior(
         cl.learners.Regression(2), cl.algorithms.GroupMeans(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
     ),
+    cl.algorithms.SharedPrior(cl.learners.Regression(3), cl.algorithms.Joint(varying=(0, 2))),
     cl.algorithms.SharedPrior(cl.learners.CountRegression(2, 50.0, exposure=True, intercept=False)),
     cl.algorithms.SharedPrior(cl.learners.OrderedClassification(2, 4, intercept=False)),
     cl.algorithms.MeanRegularized(cl.learners.OrderedLoss(2, 4)),

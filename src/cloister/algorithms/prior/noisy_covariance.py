@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from cloister.algorithms.constants import COVARIANCE
-from cloister.core.arrays import Floats
+from cloister.core.arrays import Floats, Integers
 
 
 def significant(matrix: Floats, noise: float) -> bool:
@@ -96,3 +96,29 @@ def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
     if chosen.any():
         candidates.append(compose(chosen, np.eye(len(matrix)), mix=COVARIANCE.mix))
     return [factor_of(candidate) for candidate in candidates]
+
+
+def only(factor: Floats, varying: tuple[int, ...] | None) -> Floats:
+    """Return the factor of a covariance of these weights alone; of all, if none are named."""
+    if varying is None:
+        return factor
+    return np.where(np.isin(np.arange(len(factor)), varying)[:, None], factor, 0.0)
+
+
+def widened(factor: Floats, noise: float) -> Floats:
+    """Return the factor of a covariance to which so much is added in every direction.
+
+    By the roots: a singular covariance and little noise may sum, rounded, to what has no Cholesky factor.
+    """
+    if noise == 0:
+        return factor
+    both = np.concatenate([factor.T, math.sqrt(noise) * np.eye(len(factor))])
+    upper = np.linalg.qr(both).R
+    return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
+
+
+def placed(factor: Floats, own: tuple[Integers, ...], size: int) -> Floats:
+    """Return the factor of a covariance of all weights, which is zero but for these."""
+    whole = np.zeros((size, size))
+    whole[own] = factor
+    return whole
