@@ -33,6 +33,7 @@ from cloister.learners.linear.by_evidence import (
     EvidenceLearner,
     Scored,
     by_class,
+    check_class_weight,
     own_design,
     product,
     scored_around,
@@ -173,6 +174,7 @@ class OrderedClassification(EvidenceLearner):
             raise InputError(
                 f"Ordered classes must be three at least. Got {self.classes}. Of two, one is all."
             )
+        check_class_weight(self.class_weight, self.classes)
 
     @property
     def dim(self) -> int:  # type: ignore[override]
