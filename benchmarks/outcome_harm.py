@@ -107,15 +107,16 @@ def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     count = len(places) * len(EPSILONS)
     certain = float(student.ppf(1 - 0.05 / count, draws - 1)) / math.sqrt(draws)
     head = ["targets", "table", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
-    failed, worst, rows = 0, -math.inf, [head]
+    failed, rows = 0, []
     for i, (kind, name) in enumerate(places):
         logs = list(zip(*found[i * draws : (i + 1) * draws], strict=True))
-        shown = []
+        shown, most = [], -math.inf
         for values in logs:
             mean, error = fmean(values), stdev(values)
             failed += mean - certain * error > math.log1p(LIMIT)
-            worst = max(worst, math.expm1(mean))
+            most = max(most, math.expm1(mean))
             shown.append(f"{math.expm1(mean):+.1%} ± {error / math.sqrt(draws):.1%}")
-        rows.append([kind, name, *shown])
-    figures = {"cells": float(count), "failed": float(failed), "worst": worst}
-    return figures, {"failed": ("<=", 0.0)}, {NAME: rows}
+        rows.append((most, [kind, name, *shown]))
+    rows.sort(key=lambda row: -row[0])  # the worst first
+    figures = {"cells": float(count), "failed": float(failed), "worst": rows[0][0]}
+    return figures, {"failed": ("<=", 0.0)}, {NAME: [head, *(row for _, row in rows)]}

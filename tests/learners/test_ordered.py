@@ -114,6 +114,11 @@ def test_any_task_has_a_model(y):
     assert np.isfinite(learner.offset(Home({}, rows), np.array([3.0, -50.0, 9.0, -9.0]))).all()
 
 
+def test_every_class_has_one_weight():
+    with pytest.raises(cl.errors.InputError, match="class_weight must be 3 numbers"):
+        OrderedClassification(DIM, 3, class_weight=(1.0, 2.0))
+
+
 def test_alone_is_what_is_left_where_nothing_is_heard():
     rng = np.random.default_rng(6)
     y = [rng.integers(0, 3, 5) for _ in range(12)]
