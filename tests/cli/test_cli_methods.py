@@ -50,6 +50,8 @@ def test_settings_are_the_estimators_own(work: Path) -> None:
     assert len(model.plan_.rounds) == 3 + 3 + 4 + 1  # the search, these, and how far to rely on them
     ok(*fit("--set", "structure=mean"))
     assert cloister.load("run").structure == "mean"
+    ok(*fit("--set", "varying=intercept,age"))
+    assert cloister.load("run").varying == ["intercept", "age"]
 
 
 def test_who_takes_part_and_the_noise_are_the_plans_and_the_estimators(work: Path) -> None:
@@ -161,6 +163,7 @@ WRONG = [
     (["--method", "group-sparse", "--mechanism", "wishart"], "Wishart noise is for sums of outer products, "),
     (["--method", "shared-prior", "--rate", "0.5"], "shared-prior takes no --rate. Leave it out."),
     (["--method", "shared-prior", "--mechanism", "laplace"], "shared-prior takes no --mechanism. "),
+    (["--method", "shared-prior", "--set", "varying=3"], "--set varying=3: the value must be a word or "),
     (["--method", "shared-prior", "--set", "structure=mode"], "structure must be one of 'auto', 'joint', "),
     (["--method", "single-task", "--epsilon", "2"], "single-task takes no --epsilon. Leave it out."),
     (

@@ -26,6 +26,7 @@ from cloister import (
     Ledger,
     SharedPriorClassifier,
     SharedPriorRegressor,
+    load,
 )
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import SingleTaskRegressor
@@ -309,7 +310,7 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence(table, parameters, sente
         SharedPriorRegressor("school", bounds=BOUNDS).set_params(**parameters).fit(X, y)
 
 
-def test_slopes_that_are_common_to_all_are_told_apart_from_those_that_vary():
+def test_slopes_that_are_common_to_all_are_told_apart_from_those_that_vary(tmp_path):
     """Named slopes change no release before the questions, and models gain where they are right.
 
     On 27 other cells of two draws each the error changed by +0.1 to -29 %.
@@ -329,6 +330,10 @@ def test_slopes_that_are_common_to_all_are_told_apart_from_those_that_vary():
         found.append((model, float(np.mean(np.square(left - y.ravel()[~early])))))
     (usual, before), (named, after) = found
     assert named.plan_.algorithm.structure.varying == (0, 1)
+    named.save(tmp_path / "run")
+    read = load(tmp_path / "run")
+    assert list(read.varying) == ["intercept", "x0"]
+    assert read.plan_ == named.plan_
     assert after < 0.97 * before
     pairs = zip(usual.billboard_.releases[:-2], named.billboard_.releases[:-2], strict=True)
     assert all(np.array_equal(one.value, other.value) for one, other in pairs)

@@ -90,7 +90,7 @@ def _parts(assignment: str) -> tuple[str, str, str]:
 def _value(assignment: str, text: str, hint: Any) -> Any:
     from cloister.plan.plan_file import LARGEST
 
-    kinds = [get_origin(kind) or kind for kind in get_args(hint) or (hint,)]
+    kinds = [get_origin(kind) or kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     values = [_read(part.strip()) for part in text.split(",")]
     alike = all(type(value) in kinds or (type(value) is int and float in kinds) for value in values)
     if not alike or (len(values) > 1 and Sequence not in kinds):

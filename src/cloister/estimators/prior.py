@@ -55,7 +55,7 @@ class _SharedPrior(MultiTaskEstimator):
     structure: str = "auto"
     start_from: Any = None
     groups: str | int | None = None
-    varying: Sequence[str] | None = None
+    varying: str | Sequence[str] | None = None
     trust: Trust | None = None
     unit: Unit | None = None
 
@@ -96,7 +96,7 @@ class _SharedPrior(MultiTaskEstimator):
             if anew is not Joint or ordered or self.start_from is not None:
                 raise InputError(
                     "What varies is named for numbers, counts or two classes, with structure 'auto' or "
-                    f"'joint' and no start_from. Got varying={list(self.varying)!r}. Leave it out."
+                    f"'joint' and no start_from. Got varying={self.varying!r}. Leave it out."
                 )
             return Joint(varying=_columns_of(self.varying, codebook))
         if self.start_from is None:
@@ -171,8 +171,9 @@ class _SharedPrior(MultiTaskEstimator):
         return self._fit(table, journal)
 
 
-def _columns_of(names: Sequence[str], codebook: Codebook) -> tuple[int, ...]:
+def _columns_of(varying: str | Sequence[str], codebook: Codebook) -> tuple[int, ...]:
     """Return the columns of the intercept and of features by name, or of encoded columns."""
+    names = (varying,) if isinstance(varying, str) else varying
     columns = ("intercept", *codebook.column_names)
     found = [
         [at for at, one in enumerate(columns) if one == name or one.startswith(f"{name}[")] for name in names
@@ -212,7 +213,7 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
         Name (or index) of a column with the public group of each row's task (its district, its country),
         unless `fit` is given `groups`. Tasks then share a prior with their group, which shares one with all;
         the price is the same. *Public*: that a task is in its group is hidden from nobody.
-    varying : sequence of str, optional
+    varying : str or sequence of str, optional
         Names of what differs between tasks, as lme4's random effects: ``["intercept", "age"]``; all other
         slopes are common to all, but for what the data say against it. A public choice, from before the data.
     bounds : mapping, path or Codebook
