@@ -246,7 +246,7 @@ class Channel:
     def total(self, messages: A, exact: bool = False, groups: Integers | None = None) -> A:
         """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`.
 
-        Of zeros and ones, told as such, the exact sum is the same to the bit, made in a tenth of the time.
+        Of zeros and ones, told as such, the exact sum is the same to the bit, and made sooner.
         """
         if exact and messages.dtype == np.bool_:
             return self._indicator_sum(messages, groups)
