@@ -1,7 +1,6 @@
-"""Does joining by record ever harm? Against learning alone: 79 kinds of institutions, and 58 of classes.
+"""Does joining by record ever harm? Against learning alone: 79 kinds of institutions.
 
-Alone is our own single-task model or scikit-learn's RidgeCV, whichever is the better on average; for classes
-LogisticRegressionCV, and the excess is of the log-loss. A cell fails
+Alone is our own single-task model or scikit-learn's RidgeCV, whichever is the better on average. A cell fails
 if the lower end of a one-sided 95 % t interval of the mean log ratio of excesses, corrected for the number of
 cells, is above 2 %. Of a gain of 15 % or more it is counted how much epsilon 1 keeps, by Q: the number of
 records times mu over that of weights, and with own noise over the root of the number of institutions. The
@@ -12,12 +11,13 @@ cells fail is counted again on ten more seeds, with which nobody has chosen anyt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean, median
 
 from scipy.stats import t as student
 
-from benchmarks import Figures, Tables, Targets, record_classes
-from benchmarks.record_tables import CLASS_GRID, GRID
+from benchmarks import Figures, Tables, Targets
+from benchmarks.record_tables import GRID, Classes, Institutions
 from benchmarks.records import drawn_once, grouped, mean_error
 from harness.cells import Cells
 
@@ -42,13 +42,8 @@ def measure_fresh(job: tuple[int, int]) -> dict[str, float]:
     return drawn_once(GRID[job[0]], job[1], EPSILONS, own=False)
 
 
-def measure_classes(job: tuple[int, int]) -> dict[str, float]:
-    """Draw a cell of the grid of classes once."""
-    return record_classes.drawn_once(CLASS_GRID[job[0]], job[1], EPSILONS)
-
-
 def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
-    """Measure the grids; `quick` takes two seeds and every eighth cell."""
+    """Measure the grid; `quick` takes two seeds and every eighth cell."""
     seeds, step = (QUICK_SEEDS, 8) if quick else (SEEDS, 1)
     jobs = [(i, seed) for seed in seeds for i in range(0, len(GRID), step)]
     figures, targets, tables = summarised(grouped([i for i, _ in jobs], cells.measured(measure, jobs)))
@@ -58,33 +53,7 @@ def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     figures["fresh seeds failed"] = sum(bound > LIMIT for _, bound, _ in harms)
     figures["fresh seeds worst percent"] = 100 * max(worse for worse, *_ in harms)
     targets["fresh seeds failed"] = ("<=", 0)
-    jobs = [(i, seed) for seed in seeds for i in range(0, len(CLASS_GRID), step)]
-    of_classes = summarised_classes(grouped([i for i, _ in jobs], cells.measured(measure_classes, jobs)))
-    return figures | of_classes[0], targets | of_classes[1], tables | of_classes[2]
-
-
-def summarised_classes(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
-    """Return the same of classes, but for own noise, which was not measured."""
-    lines = sorted((harm(outcomes, len(found)), CLASS_GRID[i].label) for i, outcomes in found.items())[::-1]
-    worst = [worse for (worse, *_), _ in lines]
-    figures: Figures = {
-        "classes cells": len(lines),
-        "classes failed": sum(bound > LIMIT for (_, bound, _), _ in lines),
-        "classes worst percent": 100 * worst[0],
-        "classes mean above 2 percent": sum(one > LIMIT for one in worst),
-    }
-    rows = [
-        [label, *shown, f"{100 * worse:.1f}", f"{100 * bound:.1f}"] for (worse, bound, shown), label in lines
-    ]
-    heard = []
-    for outcomes in found.values():
-        means = {way: fmean(one[way] for one in outcomes) for way in outcomes[0]}
-        alone = min(means["single"], means["ridge"])
-        if alone - means["inf"] > GAIN * alone:
-            heard.append((means["Q"], (alone - means["1"]) / (alone - means["inf"])))
-    figures |= by_heard("classes kept", heard)
-    head = ["institutions", "Q", "alone", "epsilon 1", "no noise", "more than alone, %", "at least, %"]
-    return figures, {"classes failed": ("<=", 0)}, {"classes": [head, *rows]}
+    return figures, targets, tables
 
 
 def harm(outcomes: list[dict[str, float]], cells: int) -> tuple[float, float, list[str]]:
@@ -97,7 +66,10 @@ def harm(outcomes: list[dict[str, float]], cells: int) -> tuple[float, float, li
     return means["1"] / means[best] - 1, bound, shown
 
 
-def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targets, Tables]:
+def summarised(
+    found: dict[int, list[dict[str, float]]], grid: Sequence[Institutions | Classes] = GRID
+) -> tuple[Figures, Targets, Tables]:
+    """Return how many cells of a grid are worse than alone, and what is kept of gains."""
     head = [
         "institutions",
         "Q",
@@ -118,6 +90,7 @@ def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targe
         share = (means[best] - means["1"]) / gain if gain > LIMIT * means[best] else math.nan
         if gain > GAIN * means[best]:
             kept.append((means["Q"], share))
+        if gain > GAIN * means[best] and "silo" in means:
             silo = (means[best] - means["silo"]) / gain
             own_noise.append((means["Q"] / math.sqrt(GRID[index].count), silo))
         lines.append((worse, [*numbers, f"{100 * worse:.1f}", f"{100 * bound:.1f}", f"{share:.2f}"], index))
@@ -132,7 +105,7 @@ def summarised(found: dict[int, list[dict[str, float]]]) -> tuple[Figures, Targe
     for name, shares, less in (("kept", kept, 0.0), ("kept with own noise", own_noise, 0.1)):
         figures |= by_heard(name, shares)
         targets |= {f"{name} at Q {low} to {high:g}": (">=", goal - less) for low, high, goal in HEARD}
-    return figures, targets, {"grid": [head, *([GRID[index].label, *line] for _, line, index in lines)]}
+    return figures, targets, {"grid": [head, *([grid[index].label, *line] for _, line, index in lines)]}
 
 
 def by_heard(name: str, shares: list[tuple[float, float]]) -> Figures:

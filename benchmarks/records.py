@@ -2,10 +2,9 @@
 
 Generated institutions are scored by the excess of their models over the noise, on fresh rows of each; real
 tables by the mean over institutions of squared errors, over the variance of all held-out targets, with 15 %
-of the rows to learn from; two classes by log-losses (`record_classes`). Alone is our own single-task model.
-With own noise each institution adds all of it. Noise is seeded, delta is 1e-6 a record, relation replace.
-Laws, seeds and bounds were fixed before anything was tuned; constants were then chosen on other seeds and
-other splits. Two tables had no part in it, and those of classes neither.
+of the rows to learn from. Alone is our own single-task model. With own noise each institution adds all of it.
+Noise is seeded, delta is 1e-6 a record, relation replace. Laws, seeds and bounds were fixed before anything
+was tuned; constants were then chosen on other seeds and other splits. Two tables had no part in it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from benchmarks import Figures, Tables, Targets, record_classes
+from benchmarks import Figures, Tables, Targets
 from benchmarks import Table as Printed
 from benchmarks.harm import alone_numbers
-from benchmarks.record_sources import CLASS_SOURCES, SOURCES, Floats, Index, Rows, loaded, split
+from benchmarks.record_sources import SOURCES, Floats, Index, Rows, loaded, split
 from benchmarks.record_tables import Drawn, Institutions, alike, draw
 from cloister import Trust, Unit, datasets
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
@@ -124,18 +123,6 @@ def measure_table(job: tuple[str, int]) -> dict[str, float]:
     return {way: fmean(float(np.mean(p)) for p in parts) / test.y.var() for way, parts in square.items()}
 
 
-def measure_class_goal(job: tuple[str, int]) -> dict[str, float]:
-    """Draw institutions with classes once; return their excess."""
-    name, seed = job
-    given = record_classes.MADE[name]
-    return record_classes.drawn_once(given, seed, EPSILONS, given.scores.rows[0] < given.scores.rows[1])
-
-
-def measure_class_table(job: tuple[str, int]) -> dict[str, float]:
-    """Split a table of classes once; return log-losses."""
-    return record_classes.table_once(*job, EPSILONS)
-
-
 def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     """Measure goals and tables; `quick` takes two seeds."""
     seeds = QUICK_SEEDS if quick else SEEDS
@@ -144,18 +131,8 @@ def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     table_jobs = [(name, seed) for name in tables for seed in seeds]
     by_table = grouped([job[0] for job in table_jobs], cells.measured(measure_table, table_jobs))
     by_goal = grouped([job[0] for job in goal_jobs], cells.measured(measure_goal, goal_jobs))
-    class_jobs = [(name, seed) for name in record_classes.MADE for seed in seeds]
-    class_tables = [(name, seed) for name in (CLASS_SOURCES if tables else ()) for seed in seeds]
-    made = grouped([job[0] for job in class_jobs], cells.measured(measure_class_goal, class_jobs))
-    real = grouped([job[0] for job in class_tables], cells.measured(measure_class_table, class_tables))
-    figures: Figures = {}
-    targets: Targets = {}
-    shown: Tables = {"classes": _classes(made, "single"), "class tables": _classes(real, "alone")}
-    for part in (_goals(by_goal), _tables(by_table)):
-        figures |= part[0]
-        targets |= part[1]
-        shown |= part[2]
-    return figures, targets, shown
+    goals, real = _goals(by_goal), _tables(by_table)
+    return goals[0] | real[0], goals[1] | real[1], goals[2] | real[2]
 
 
 def tables_there() -> list[str]:
@@ -204,14 +181,3 @@ def _tables(found: dict[str, list[dict[str, float]]]) -> tuple[Figures, Targets,
         means = [f"{fmean(one[way] for one in outcomes):.4f}" for way in ways]
         rows.append([name, *means, f"{less:.4f} ± {error:.4f}", "" if goal is None else f"{-goal:g}"])
     return figures, targets, {"tables": rows}
-
-
-def _classes(found: dict[str, list[dict[str, float]]], alone: str) -> Printed:
-    """Return log-losses by institutions or table, and the gain at epsilon 1."""
-    ways = [alone, *(["by task"] if alone == "alone" else []), *(f"{e:g}" for e in EPSILONS)]
-    rows: Printed = [["institutions", "alone", *ways[1:], "1 less alone"]]
-    for name, outcomes in found.items():
-        less, error = mean_error([one["1"] - one[alone] for one in outcomes])
-        means = [f"{fmean(one[way] for one in outcomes):.4f}" for way in ways]
-        rows.append([name, *means, f"{less:.4f} ± {error:.4f}"])
-    return rows
