@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.special import expit
 from scipy.stats import chi2
 from sklearn.linear_model import LogisticRegression
 
@@ -19,11 +20,13 @@ from cloister.algorithms.prior.pooled import Look, Place, posterior
 from cloister.algorithms.prior.pooled_prior import OwnRecords
 from cloister.audit.isolation import check_isolation
 from cloister.core.lifts import svec
+from cloister.core.tasks import Block
 from cloister.engines import local
 from cloister.errors import InputError, PlanError
 from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor, SingleTaskClassifier
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
+from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.residuals import OfNumbers
 from cloister.mechanisms import Gaussian, NoNoise
 
@@ -331,6 +334,24 @@ def test_useless_features_stay_useless():
     alone = excess(cl.run(cl.Plan(Independent(Regression(SIZE)), n_tasks=6), tasks), fresh, expected)
     done = cl.run(plan_of(tasks).calibrate(1.0), tasks, random_state=0)
     assert excess(done, fresh, expected) < 1.2 * alone
+
+
+def test_classes_are_held_against_rows_that_are_left_out():
+    """Evidence is kind to a narrow prior at a wrong place; what is foreseen is not."""
+    size, found = 6, []
+    learner, wrong = Classification(size), np.array([0.0, 1.0, -1.0, 1.0, -1.0, 1.0])
+    candidates = [Candidate(0.35, wrong, width * np.eye(size), shared=True) for width in (0.5, 2.0)]
+    tested = [replace(one, tested=True) for one in candidates]
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = np.concatenate([np.ones((1, 40, 1)), rng.uniform(-1, 1, (1, 40, size - 1))], axis=2)
+        y = (rng.random((1, 40)) < expit(X @ rng.standard_normal(size))) * 1.0
+        block = Block(np.zeros(1), X / np.sqrt(size), y, np.ones((1, 40)), np.zeros(1, np.uint64))
+        answers = learner.residuals.answers(0.5)
+        models = [learner.finish(Home({}, block), some, answers) for some in (candidates, tested)]
+        found.append([one["shared_weight"][0] for one in models])
+    by_evidence, by_both = np.mean(found, axis=0)
+    assert by_evidence > 0.5 > by_both
 
 
 # ------------------------------------------------------------------ who may ask for it

@@ -25,6 +25,7 @@ from cloister.learners.linear.average import (
     log_sum,
     mixture,
     normal_on_grid,
+    weighed,
 )
 from cloister.learners.linear.few_rows import too_few
 from cloister.learners.linear.home_constants import SCORE, TRUST
@@ -59,10 +60,21 @@ class Scored:
         Log evidence of each variance, times the weights of the kind and the variance.
     posterior : callable
         From each task's share of each variance to mean and covariance of its weights, in public units.
+    left_out : array of shape (tasks, variances), optional
+        Log-likelihood of rows that are left out.
     """
 
     scores: Floats
     posterior: Callable[[Floats], tuple[Floats, Floats]]
+    left_out: Floats | None = None
+
+    @property
+    def worth(self) -> Floats:
+        """Each task's log evidence and, if it is tested, how well rows that are left out are foreseen."""
+        worth = log_sum(self.scores)
+        return (
+            worth if self.left_out is None else worth + (weighed(self.scores)[1] * self.left_out).sum(axis=1)
+        )
 
 
 class EvidenceLearner(BayesianLearner):
@@ -112,8 +124,8 @@ class EvidenceLearner(BayesianLearner):
         """Fit each task with a public prior; `follow` are log weights of its variances."""
 
     @abstractmethod
-    def alone(self, home: Home, weight: float) -> Scored:
-        """Fit each task in its own units, with a prior of its own."""
+    def alone(self, home: Home, weight: float, *, tested: bool = False) -> Scored:
+        """Fit each task in its own units, with a prior of its own; `tested` as candidates are."""
 
     def own_weights(self, home: Home) -> Floats:
         weights: Floats = self.finish(home, (), {})["coef"]
@@ -144,7 +156,7 @@ class EvidenceLearner(BayesianLearner):
     def _average(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, prior variances and the own prior by evidence."""
         fits = self._fits(home, candidates, answers)
-        worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
+        worth = np.stack([part.worth for part in fits], axis=1)
         (chances,) = evidence_weights([worth], [np.zeros(1)])
         parts = []
         for part, chance, log_evidence in zip(fits, chances.T, worth.T, strict=True):
@@ -173,7 +185,10 @@ class EvidenceLearner(BayesianLearner):
         own = 1 - sum(candidate.weight for candidate in candidates)
         kinds = self.kinds(candidates)
         follow = [self._follow(one, answers) for one in kinds]
-        return self.around_all(home, kinds, follow) + ([self.alone(home, own)] if own > 1e-9 else [])
+        found = self.around_all(home, kinds, follow)
+        if own <= 1e-9:
+            return found
+        return [*found, self.alone(home, own, tested=any(one.tested for one in kinds))]
 
     def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
         """Fit each task with each public prior."""

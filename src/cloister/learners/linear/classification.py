@@ -136,15 +136,19 @@ class Classification(EvidenceLearner):
         block = by_class(home.rows, self.class_weight)
         if candidate.own_units:
             return self._in_own_units(block, candidate, follow)
-        X, scores = self._whiten(block, candidate.factor), self._scores(block, candidate.mean)
-        fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
+        X, scores, tested = (
+            self._whiten(block, candidate.factor),
+            self._scores(block, candidate.mean),
+            candidate.tested,
+        )
+        fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes, tested=tested)
 
         def to_public(share: Floats) -> tuple[Floats, Floats]:
             inner, spread = posterior(fit, share)
             mean = candidate.mean + (inner.reshape(len(block), 1, -1) @ candidate.factor.T)[:, 0]
             return mean, candidate.factor @ spread @ candidate.factor.T
 
-        return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
+        return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public, fit.left_out)
 
     def around_all(self, home: Home, candidates: Candidates, follow: list[Floats]) -> list[Scored]:
         """Fit a single task with all priors at once, as if it were several tasks: that is quicker."""
@@ -154,7 +158,8 @@ class Classification(EvidenceLearner):
         X = np.concatenate([self._whiten(block, one.factor) for one in candidates])
         scores = np.concatenate([self._scores(block, one.mean) for one in candidates])
         y, weight = (np.repeat(part, count, axis=0) for part in (block.y, block.weight))
-        fit = laplace(X, scores, y, weight, VARIANCES, classes=self.classes)
+        tested = any(one.tested for one in candidates)
+        fit = laplace(X, scores, y, weight, VARIANCES, classes=self.classes, tested=tested)
 
         def scored(at: int, candidate: Candidate) -> Scored:
             def to_public(share: Floats) -> tuple[Floats, Floats]:
@@ -162,7 +167,8 @@ class Classification(EvidenceLearner):
                 mean = candidate.mean + inner[at].reshape(1, -1) @ candidate.factor.T
                 return mean, candidate.factor @ spread[[at]] @ candidate.factor.T
 
-            return Scored(fit.log_evidence[[at]] + follow[at] + math.log(candidate.weight), to_public)
+            scores = fit.log_evidence[[at]] + follow[at] + math.log(candidate.weight)
+            return Scored(scores, to_public, None if fit.left_out is None else fit.left_out[[at]])
 
         return [scored(at, one) for at, one in enumerate(candidates)]
 
@@ -184,7 +190,7 @@ class Classification(EvidenceLearner):
 
         return Scored(fit.log_evidence + follow + math.log(candidate.weight), to_public)
 
-    def alone(self, home: Home, weight: float) -> Scored:
+    def alone(self, home: Home, weight: float, *, tested: bool = False) -> Scored:
         """Fit each task in its own units, from its own smoothed rates: slopes over a grid of variances.
 
         The intercepts' priors are worth one row, around the own rates: with no slopes, and for a task of one
@@ -205,7 +211,7 @@ class Classification(EvidenceLearner):
             worth -= 0.5 * q * np.log1p(units.total)
         variances = VARIANCES / max(1, units.rows.shape[2])
         scores = np.broadcast_to(offset[:, None, :], (*block.y.shape, q))
-        fit = laplace(X, scores, block.y, units.weight, variances, classes=self.classes)
+        fit = laplace(X, scores, block.y, units.weight, variances, classes=self.classes, tested=tested)
 
         def to_public(share: Floats) -> tuple[Floats, Floats]:
             inner, spread = posterior(fit, share)
@@ -216,7 +222,8 @@ class Classification(EvidenceLearner):
             coef = (weights @ back.swapaxes(1, 2)).reshape(len(block), self.size)
             return coef, turn @ spread @ turn.swapaxes(1, 2)
 
-        return Scored(fit.log_evidence + self.own_variance_weights(few) + worth[:, None], to_public)
+        scores = fit.log_evidence + self.own_variance_weights(few) + worth[:, None]
+        return Scored(scores, to_public, fit.left_out)
 
     def rely(self, candidates: Candidates, answers: Answers, *, few: bool) -> list[Candidate]:
         """Weigh candidates by what others said; those of few rows by what was heard, if these were not."""

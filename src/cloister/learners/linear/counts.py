@@ -221,7 +221,7 @@ class CountRegression(EvidenceLearner):
             found += halves if one.own_units and self.intercept and self.dim > 1 else [one]
         return found
 
-    def alone(self, home: Home, weight: float) -> Scored:
+    def alone(self, home: Home, weight: float, *, tested: bool = False) -> Scored:
         """Fit each task in its own units, from its own smoothed rate: slopes over a grid of variances.
 
         The intercept's prior is worth one row, around the own rate, which half a count is added to: with no

@@ -8,11 +8,11 @@ of which can fail and spoil the others, and the steps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotri
+from scipy.linalg.lapack import dpotri, dpotrs
 
 from cloister.core.arrays import Array, Floats, Integers
 from cloister.core.errors import InputError
@@ -67,16 +67,17 @@ def _factor(A: Floats, whole: Floats) -> Floats:
         return np.tril(cholesky(A[None])[..., 0])
 
 
-def factor_diagonals(A: Floats) -> Floats:
+def factor_diagonals(A: Floats, apart: bool = False) -> Floats:
     """Diagonals (k, p) of the Cholesky factors of ``I + A``."""
-    factors = cholesky(A) if A.shape[1] <= FEW_WEIGHTS else np.moveaxis(factors_of(A), 0, -1)
+    together = A.shape[1] <= FEW_WEIGHTS and not apart
+    factors = cholesky(A) if together else np.moveaxis(factors_of(A), 0, -1)
     return np.ascontiguousarray(np.diagonal(factors))  # added alike for any k
 
 
-def inverses(A: Floats) -> Floats:
+def inverses(A: Floats, apart: bool = False) -> Floats:
     """Inverses of ``I + A``."""
     k, p, _ = A.shape
-    if p <= FEW_WEIGHTS:
+    if p <= FEW_WEIGHTS and not apart:
         identity = np.repeat(np.eye(p)[:, :, None], k, axis=2)
         return np.moveaxis(solve(cholesky(A), identity), -1, 0)
     inverses = np.empty_like(A)
@@ -92,15 +93,20 @@ LARGEST_FEATURE, LARGEST_WEIGHT = 1e100, 1e30
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftmaxRows:
-    """The usable rows of a block, all others zeroed; the class axis comes before the row axis."""
+    """The usable rows of a block, all others zeroed; the class axis comes before the row axis.
+
+    With `apart` every matrix is factored by itself: quicker for a few of them, with other last bits.
+    """
 
     X: Floats  # (k, n, d)
     offset: Floats  # (k, q, n)
     target: NDArray[np.bool_]  # (k, q, n), one-hot without the reference class
     weight: Floats  # (k, n)
+    apart: bool = False
 
     def take(self, tasks: Integers) -> SoftmaxRows:
-        return SoftmaxRows(self.X[tasks], self.offset[tasks], self.target[tasks], self.weight[tasks])
+        X, offset, target = self.X[tasks], self.offset[tasks], self.target[tasks]
+        return SoftmaxRows(X, offset, target, self.weight[tasks], self.apart)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,7 +268,7 @@ def prepared(
     axes = PrincipalAxes(
         vectors if basis is None else basis @ vectors, np.maximum(squares, 0.0) * size[:, 0] ** 2
     )
-    turned = SoftmaxRows(axes.turn(rows.X), rows.offset, rows.target, rows.weight)
+    turned = replace(rows, X=axes.turn(rows.X))
     if start is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             start = axes.turn(start)
@@ -328,8 +334,12 @@ def _dot(a: Floats, b: Floats) -> Floats:
 def _exact_step(rows: SoftmaxRows, variance: float, point: SoftmaxPoint, total: Floats) -> Floats:
     """Return Newton's step of every task."""
     k, q, d = total.shape
+    matrices = variance * curvature(rows, point)
+    if rows.apart:
+        each = zip(factors_of(matrices), -total.reshape(k, q * d), strict=True)
+        return np.array([dpotrs(factor, right, lower=1)[0] for factor, right in each]).reshape(total.shape)
     right = -np.moveaxis(total.reshape(k, q * d, 1), 0, -1)
-    factors = cholesky(variance * curvature(rows, point))
+    factors = cholesky(matrices)
     return np.moveaxis(solve(factors, right), -1, 0).reshape(total.shape)
 
 

@@ -227,7 +227,7 @@ class OrderedClassification(EvidenceLearner):
             rows = self._rows(block, factor, candidate.mean)
         return scored_around(modes_by_variance(rows, VARIANCES), candidate, factor, follow)
 
-    def alone(self, home: Home, weight: float) -> Scored:
+    def alone(self, home: Home, weight: float, *, tested: bool = False) -> Scored:
         """Fit each task in its own units, from its own smoothed rates: slopes over a grid of variances.
 
         The cuts' priors are worth one row, around the own rates: with no slopes, and for a task of one class,
