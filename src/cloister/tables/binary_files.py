@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cloister.core.arrays import Array
-from cloister.core.errors import InputError, MissingExtraError
+from cloister.core.errors import InputError, MissingExtraError, PrivateDataError
 from cloister.tables.csv_files import cell_text, check_names, check_rows, convert, number_text, text_column
 
 
@@ -74,7 +74,7 @@ def read_excel(file: Path, text: Collection[str], only: Collection[str] | None) 
     names = [cell_text(cell) for cell in filled[0]]
     title = next(filter(None, names))
     if len(names) > 1 and len([*filter(None, names)]) == 1:
-        raise InputError(
+        raise PrivateDataError(  # it may be a cell of somebody's row
             f"The first row of {file.name} that is not empty must hold the column names. Got {title!r} and "
             "nothing beside it. Delete the rows above the names."
         )

@@ -109,13 +109,19 @@ def encoded_rows(
         table = {name: column[kept] for name, column in table.items()}
     ids = None if codebook.task is None else table.get(codebook.task)
     if ids is not None and codebook.task is not None:
-        ids = _names(path, codebook.task, ids)
+        ids = _names(path, codebook.task, ids, kept)
     X, y = encode_table(codebook, table, table[codebook.target.name] if target else None, at)
-    whose = None if person is None else person_labels(codebook, person, table, path.name)
+    whose = None if person is None else person_labels(codebook, person, table, path.name, kept)
     return Rows(table, ids, X, y, whose)
 
 
-def person_labels(codebook: Codebook, column: str, table: Mapping[str, Array], place: str) -> Array:
+def person_labels(
+    codebook: Codebook,
+    column: str,
+    table: Mapping[str, Array],
+    place: str,
+    kept: NDArray[np.int64] | None = None,
+) -> Array:
     """Return whose each row is, as text; refuse a column that is learned from, or empty somewhere."""
     if column in (*codebook.names, codebook.target.name):
         raise InputError(
@@ -128,8 +134,8 @@ def person_labels(codebook: Codebook, column: str, table: Mapping[str, Array], p
     labels = np.array([unicodedata.normalize("NFC", cell).strip() for cell in cells], dtype=np.str_)
     if (labels == "").any():
         raise PrivateDataError(
-            f"Person column {column!r} of {place} must have an entry in every row. {_at(labels == '')} has "
-            "none. Fill it in, or leave the row out."
+            f"Person column {column!r} of {place} must have an entry in every row. {_at(labels == '', kept)} "
+            "has none. Fill it in, or leave the row out."
         )
     return labels
 
@@ -156,12 +162,12 @@ def needed_parts(codebook: Codebook, target: bool) -> list[Feature]:
     return [*codebook.features, *([codebook.target] if target else [])]
 
 
-def _names(path: Path, column: str, ids: Array) -> Array:
+def _names(path: Path, column: str, ids: Array, kept: NDArray[np.int64] | None = None) -> Array:
     empty = ids == ""
     if empty.any():
         raise InputError(
-            f"Task column {column!r} of {path.name} must have an entry in every row. {_at(empty)} has none. "
-            "Drop those rows, or name their task."
+            f"Task column {column!r} of {path.name} must have an entry in every row. {_at(empty, kept)} has "
+            "none. Drop those rows, or name their task."
         )
     try:
         return task_ids(ids)
@@ -169,10 +175,10 @@ def _names(path: Path, column: str, ids: Array) -> Array:
         raise InputError(f"Task column {column!r} of {path.name}: {error}") from None
 
 
-def _at(mask: NDArray[np.bool_]) -> str:
-    """Name the first row of a mask as people count: the row below the column names is row 1."""
-    others = int(mask.sum()) - 1
-    row = f"Data row {int(np.argmax(mask)) + 1}"
+def _at(mask: NDArray[np.bool_], kept: NDArray[np.int64] | None = None) -> str:
+    """Name the first row of a mask, of the rows that were kept, as people count: see `encoded_rows`."""
+    others, first = int(mask.sum()) - 1, int(np.argmax(mask))
+    row = f"Data row {(first if kept is None else int(kept[first])) + 1}"
     return row + (f" (the first of {others + 1})" if others else "")
 
 
