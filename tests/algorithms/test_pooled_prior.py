@@ -29,6 +29,8 @@ from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.residuals import OfNumbers
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.tables.column_types import Numeric
+from cloister.tables.targets import Count, Ordered
 
 D, SIZE = 4, 5
 LOCATE = LocateRecords((1, 2, 3, 4), indicators=(4,))
@@ -390,8 +392,19 @@ def test_an_estimator_takes_a_unit_and_keeps_it(tmp_path):
     weighed = SharedPriorClassifier(
         bounds=bounds | {"y": [0, 1]}, unit=cl.Unit.record(900), class_weight={0: 1, 1: 2}
     )
-    for refused in (several, weighed):
-        with pytest.raises(InputError, match="number, or two classes without"):
+    unit = cl.Unit.record(900)
+
+    def book(target):
+        return cl.Codebook((Numeric("x0", 0, 1), Numeric("x1", 0, 1)), target)
+
+    kinds = {
+        "3 classes": several,
+        "class_weight": weighed,
+        "ordered classes": SharedPriorClassifier(bounds=book(Ordered("y", ["0", "1", "2"])), unit=unit),
+        "counts": SharedPriorRegressor(bounds=book(Count("y", 0, 9)), unit=unit),
+    }
+    for kind, refused in kinds.items():
+        with pytest.raises(InputError, match=f"number, or two classes without class_weight. Got {kind}. Use"):
             refused.fit(X, (y > 0) * 1, tasks=task)
 
 

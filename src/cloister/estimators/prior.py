@@ -29,7 +29,7 @@ from cloister.privacy.trust import Trust
 from cloister.privacy.unit import Unit
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
-from cloister.tables.targets import Ordered
+from cloister.tables.targets import Count, Ordered
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
@@ -71,7 +71,7 @@ class _SharedPrior(MultiTaskEstimator):
         if learner.residuals is None:
             raise InputError(
                 "Records say where weights lie if the target is a number, or two classes without "
-                f"class_weight. Got {learner}. Use unit=Unit.task() for this codebook."
+                f"class_weight. Got {_in_words(codebook)}. Use unit=Unit.task() for this codebook."
             )
         told = (self.start_from, self.groups, self.varying)
         if self.structure != "auto" or any(one is not None for one in told):
@@ -169,6 +169,15 @@ class _SharedPrior(MultiTaskEstimator):
                 "with fit(groups=...)."
             )
         return self._fit(table, journal)
+
+
+def _in_words(codebook: Codebook) -> str:
+    """Say what kind of target a codebook has, of those that records say nothing about."""
+    if isinstance(codebook.target, Count):
+        return "counts"
+    if isinstance(codebook.target, Ordered):
+        return "ordered classes"
+    return "class_weight" if codebook.classes == 2 else f"{codebook.classes} classes"
 
 
 def _columns_of(varying: str | Sequence[str], codebook: Codebook) -> tuple[int, ...]:
