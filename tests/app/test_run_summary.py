@@ -232,6 +232,41 @@ def test_other_estimators_say_what_they_have(estimator, word):
     assert word in str(estimator.fit(X, y, tasks=task).summary())
 
 
+class Answered:
+    """A board with other answers on it."""
+
+    def __init__(self, board, **answers):
+        self.board, self.answers = board, answers
+
+    def __contains__(self, name):
+        return name in self.answers or name in self.board
+
+    def __getitem__(self, name):
+        return self.answers[name] if name in self.answers else self.board[name]
+
+    def __getattr__(self, name):
+        return getattr(self.board, name)
+
+
+def test_who_relies_on_what_is_shared_is_said_by_rows():
+    """A majority among tasks of many rows, or of few, is no majority among the others."""
+    X, y, task = table(4, m=60)
+    fit = MeanRegularizedRegressor(bounds=BOUNDS, random_state=0).fit(X, y, tasks=task)
+    yes, no = (0.9, 0.01), (0.2, 0.01)
+
+    def said(many, few, found=2):
+        board = Answered(fit.billboard_, blend=np.array([(0.7, 0.01), many, few]), located_found=found)
+        return " ".join(RunFindings(fit.plan_, board, fit.codebook_).summary(fit.guarantee_).notes)
+
+    assert "70% of the tasks that said yes or no" in said(yes, yes)
+    assert "all weigh both by their own rows." in said(yes, yes)
+    one_sided = "those of {} weigh both by their own rows, the others rely on themselves."
+    assert one_sided.format("4 rows or more") in said(yes, no)
+    assert one_sided.format("4 rows or more") in said(yes, yes, found=1)  # few rows do not tell the unit
+    assert one_sided.format("fewer than 4 rows") in said(no, yes)
+    assert "each relies on itself" in said(no, no)
+
+
 def test_a_pooled_model_has_nothing_public():
     X, y, task = table(4, m=60)
     with pytest.raises(InputError, match="not private"):

@@ -16,6 +16,7 @@ from cloister.core.arrays import Floats, States
 from cloister.core.errors import InputError
 from cloister.core.findings import Location, Population
 from cloister.core.spelling import counted
+from cloister.learners.linear.home_constants import TRUST
 from cloister.plan.forecast import SilentSearch
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -35,8 +36,8 @@ MEAN_OF_MODELS = (
     "noise, the intercept among them, is not known."
 )
 RELIED_ON = (
-    "Asked privately, {part:.0%} of the tasks, within {error:.0%} or so, foresee rows left out better with a "
-    "little of the shared model than without; each weighs both by its own rows."
+    "Asked privately, {part:.0%} of the tasks that said yes or no, within {error:.0%} or so, foresee rows "
+    "left out better with a little of the shared model than without; {who} by their own rows{others}."
 )
 NOT_RELIED_ON = (
     "It is not beyond doubt that most tasks do better with a little of the shared model than without: each "
@@ -175,9 +176,14 @@ def _relied_on(board: BoardView) -> list[str]:
     if "blend" not in board:
         return []
     part, error = board["blend"].reshape(-1, 2)[0].tolist()  # of all; then perhaps by rows
-    if max(majorities(board["blend"])) <= 0:
+    many, few = (majority > 0 for majority in majorities(board["blend"]))
+    few = few and ("located_found" not in board or int(board["located_found"]) == 2)  # as `ChooseAtHome` does
+    if not (many or few):
         return [NOT_RELIED_ON]
-    return [RELIED_ON.format(part=part, error=error)]
+    size = f"{TRUST.few} rows or more" if many else f"fewer than {TRUST.few} rows"
+    who = "all weigh both" if many and few else f"those of {size} weigh both"
+    others = "" if many and few else ", the others rely on themselves"
+    return [RELIED_ON.format(part=part, error=error, who=who, others=others)]
 
 
 def _of_population(
