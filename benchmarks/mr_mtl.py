@@ -4,9 +4,11 @@ MR-MTL (Liu, Hu, Wu, Smith, NeurIPS 2022) trains a model in each institution by 
 each record and get noise there, and is pulled towards the mean of all models. Institutions send their models,
 so that these are private of their records against everybody, whoever sees them; no curator is trusted. Ours
 are private against all *others*: what is told of records is noisy, and the last step at home uses them as
-they are. The same delta of 1e-6; ours for a record that is replaced; MR-MTL for that, and for one that is
-added or removed, with half the noise. Its noise is exactly priced, all records are in every round, and it may
-choose step, pull, clip and rounds for each budget on another split, at no price.
+they are. The same delta of 1e-6; ours for a record that is replaced; MR-MTL for that and, with half the
+noise, for one that says zeros instead (zero_out). Its noise is exactly priced for these, where institutions
+have as many records in both worlds; adding or removing one would change divisors and shares too. All records
+are in every round, and it may choose step, pull, clip and rounds for each budget on another split, at no
+price.
 
 *School*: linear regression of three quarters, or of 15 %, of the rows of 139 schools; the mean over them of
 squared errors, over the variance of all. *Turned digits*: forty institutions of 100 digits each, in four
@@ -49,7 +51,7 @@ DELTA = 1e-6
 SCHOOL_GRID = tuple(product((0.1, 0.3), (0.02, 0.1, 0.5, 1.0), (0.1, 0.3), (15, 60)))
 DIGITS_GRID = tuple(product((1.0, 3.0), (0.02, 0.1, 0.5, 1.0), (0.3, 1.0), (10, 30)))
 #: How far one record moves a sum of MR-MTL, in clips.
-MOVED = {"MR-MTL, replace": 2.0, "MR-MTL, add or remove": 1.0}
+MOVED = {"MR-MTL, replace": 2.0, "MR-MTL, zero_out": 1.0}
 PARTS = (0.75, 0.15)
 SILOS, EACH = 40, 100
 
