@@ -1,4 +1,4 @@
-"""Exhibits about records: the mean of a task is clipped, not each of them; or divided by how many there are.
+"""Exhibits about records: the mean of a task is clipped, not each of them; or divided by how many speak.
 
 Both are bugs of the zoo, planted in the library's own code: a thousand records of twelve tasks are summed by
 the engine of a real run, and the sum gets that run's noise. All records but one say the same.
@@ -15,7 +15,7 @@ from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.releases import Runs
 from cloister.audit.zoo.bug import Bug, planted
 from cloister.audit.zoo.plans import GramOfRecords
-from cloister.audit.zoo.sensitivity_bugs import mean_over_the_records_there_are, sum_before_clip
+from cloister.audit.zoo.sensitivity_bugs import mean_over_the_records_that_speak, sum_before_clip
 from cloister.core.arrays import Array, Floats
 from cloister.core.channel import Channel
 from cloister.core.lifts import Plain, Relation
@@ -55,11 +55,11 @@ class RecordSum:
         return runs.release(channel, (total, np.full(count, True)))[0][:, 0]
 
     def _summed(self, speaking: bool) -> tuple[Channel, Array]:
-        """Return the sum over all records; that of the target is long, or the opposite, or not there."""
+        """Return the sum over all records; that of the target is long, or the opposite, or zeros."""
         X, y = np.zeros((_RECORDS, _DIM - 1)), np.zeros(_RECORDS)
-        X[:, 0], X[0, 0] = -1, 1e6 if speaking else -1e6
-        there = slice(int(self.plan.relation == Relation.ZERO_OUT and not speaking), None)
-        tasks = Tasks.from_arrays(X[there], y[there], np.sort(np.arange(_RECORDS) % _TASKS)[there])
+        silent = 0.0 if self.plan.relation == Relation.ZERO_OUT else -1e6
+        X[:, 0], X[0, 0] = -1, 1e6 if speaking else silent
+        tasks = Tasks.from_arrays(X, y, np.sort(np.arange(_RECORDS) % _TASKS))
         board = Billboard.create(self.plan.algorithm.start(), "", len(self.plan.rounds))
         channel, everyone = self.plan.algorithm.channel(board), np.full(_TASKS, True)
         with self.engine.workers(self.plan, tasks, np.zeros(_TASKS, dtype=np.uint64)) as workers:
@@ -68,15 +68,15 @@ class RecordSum:
 
 
 def record_exhibits(epsilon: float = 1.0, delta: float = 1e-4) -> tuple[Exhibit, ...]:
-    """Return a task's mean that is clipped for its records, and a sum that is divided by how many there are.
+    """Return a task's mean that is clipped for its records, and a sum that is divided by how many speak.
 
     Parameters
     ----------
     epsilon, delta : float
         What is claimed of each record.
     """
-    replaced, left_out = (_honest(epsilon, delta, relation) for relation in Relation)
-    counted = replace(left_out, bug=mean_over_the_records_there_are)
+    replaced, zeroed = (_honest(epsilon, delta, relation) for relation in Relation)
+    counted = replace(zeroed, bug=mean_over_the_records_that_speak)
     return (
         Exhibit(
             name="task-clipped-for-records",
@@ -94,15 +94,15 @@ def record_exhibits(epsilon: float = 1.0, delta: float = 1e-4) -> tuple[Exhibit,
         ),
         Exhibit(
             name="counted-records",
-            title="a mean over the records that there are",
+            title="a mean over the records that say something",
             claim=Claim(epsilon, delta, Relation.ZERO_OUT),
-            source="not printed: a sum of clipped records divided by their number, as read from the data",
-            story="Where a record is left out the sum has one term less, and the divisor is smaller too, so "
+            source="not printed: a sum of clipped records divided by how many of them are not zero",
+            story="Where a record says zeros the sum lacks its term, and the divisor is smaller too, so "
             "that all other terms grow. If the others say the opposite both add up, and the mean moves twice "
             "as far as the clip over the number of records. The divisor must be public.",
             attack=counted,
             repaired=Repaired(
-                "our sum, with a public divisor", Claim(epsilon, delta, Relation.ZERO_OUT), left_out
+                "our sum, with a public divisor", Claim(epsilon, delta, Relation.ZERO_OUT), zeroed
             ),
             draws=400_000,
         ),

@@ -123,10 +123,10 @@ def tasks_sum_clipped_for_records(honest, channel, exact, messages, groups):
 
 
 @bug(local, "_summed", "isolation", plans.records)
-def mean_over_the_records_there_are(honest, channel, exact, messages, groups):
-    """The sum is divided by how many records there are, and not by a public number."""
+def mean_over_the_records_that_speak(honest, channel, exact, messages, groups):
+    """The sum is divided by how many records say more than zeros, and not by a public number."""
     total, bad = honest(channel, exact, messages, groups)
-    return total * 1000 // max(1, len(messages)), bad
+    return total * 1000 // max(1, np.count_nonzero(messages.any(axis=1))), bad
 
 
 @bug(plans.GramOfRecords, "send", "isolation", plans.records)
