@@ -141,7 +141,7 @@ def test_what_is_refused():
         model().fit(mixed, Y)
     with pytest.raises(InputError, match="no column 'district' with the tasks' groups"):
         model().fit({"school": X["school"], "age": X["age"]}, Y)
-    with pytest.raises(InputError, match="one label a row: there are 400 rows"):
+    with pytest.raises(InputError, match="one label a row: there are 400"):
         model(groups=None).fit({"school": X["school"], "age": X["age"]}, Y, groups=["a"])
     with pytest.raises(InputError, match="label is written like a task's name"):
         model().fit(X | {"district": [None] * len(Y)}, Y)
