@@ -72,8 +72,9 @@ class _Sums:
         for index, block in zip(layout, tasks.blocks(layout), strict=True):
             stats = statistics(block.X, block.y, block.weight)
             count = np.maximum(stats.count, 1e-300)
-            gram[index] = stats.gram / count[:, None, None]
-            cross[index] = stats.cross / count[:, None]
+            back = stats.vectors.swapaxes(1, 2)
+            gram[index] = (stats.vectors * stats.values[:, None, :]) @ back / count[:, None, None]
+            cross[index] = (stats.vectors @ stats.along[..., None])[..., 0] / count[:, None]
         return cls(gram, cross)
 
 

@@ -124,7 +124,8 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("office")
     table = pupils(139)
     district = np.char.add("D", (np.unique(table["school"], return_inverse=True)[1] % 5).astype(str))
-    write_csv(folder / "exam.csv", table | {"district": district})
+    pupil = np.arange(len(district)) // 2
+    write_csv(folder / "exam.csv", table | {"district": district, "pupil": pupil})
     (folder / "exam.toml").write_text(BOOK)
     own = {name: column for name, column in pupils(1, seed=3).items() if name != "school"}
     write_csv(folder / "my-pupils.csv", own)

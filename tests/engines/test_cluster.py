@@ -239,7 +239,7 @@ def test_a_card_that_is_not_there_is_said_before_a_charge(pretended, tmp_path, m
     from cloister.learners import Descent, Module
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(InputError, match=r"need 2 GPU\(s\), and the cluster has 0"):
+    with pytest.raises(InputError, match=r"need 2 of GPU, and the cluster has 0"):
         check_room(pretended, 2, 2)
     net = Module(torch.nn.Sequential(torch.nn.Linear(D, 3)))
     plan = Plan(FedAvg(net, Descent(0.1), clip=0.3, rounds=2), Gaussian(0.9), n_tasks=M)

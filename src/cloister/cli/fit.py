@@ -51,9 +51,7 @@ class MethodOptions:
 
     method: Annotated[
         list[Method] | None,
-        typer.Option(
-            metavar="METHOD", help=f"One of: {', '.join(Method)}. Of several, tasks choose by vote."
-        ),
+        typer.Option(metavar="METHOD", help=f"One of: {', '.join(Method)}."),
     ] = None
     settings: Annotated[
         list[str] | None,
@@ -106,8 +104,7 @@ def fit(
     What is predicted follows from the codebook; several targets have a run each, and one budget. A run that
     was killed goes on when the same command is given again: nothing is posted or spent twice.
 
-    Of several methods, all are run, tasks vote by rows that they kept back, and the one chosen is written
-    with the price of everything, which is dear.
+    Of several methods, all are run and paid for; tasks vote by rows that they kept back.
 
     \b
     For example:
@@ -118,9 +115,8 @@ def fit(
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
-      cloister fit exam.csv --codebook exam.toml --unit record=3000 -o rows
-      cloister fit visits.csv --codebook visits.toml \
-          --unit person=2000:3 --person patient
+      cloister fit exam.csv --codebook exam.toml -o persons \
+          --unit person=2000:3 --person pupil
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """

@@ -130,10 +130,10 @@ Detection = Annotated[
     typer.Option(
         metavar="RATE",
         parser=_rate,
-        help="Instead of --epsilon: how often the others together may detect one task's data.",
+        help="Instead of --epsilon: how often to be detected.",
     ),
 ]
-FalseAlarms = Annotated[float, typer.Option(help="With how many false alarms; guessing detects as many.")]
+FalseAlarms = Annotated[float, typer.Option(help="With so many false alarms.")]
 Protected = Annotated[
     UnitName, typer.Option(help="Whose budget it is: each task, each record of one, or each person.")
 ]
@@ -146,7 +146,7 @@ Types = Annotated[
     typer.Option(
         metavar="MODULE:CLASS",
         callback=own_types,
-        help="A class of your own that the plan names, or FILE.py:CLASS; may be repeated.",
+        help="Your class in the plan; or FILE.py:CLASS.",
     ),
 ]
 
@@ -158,7 +158,7 @@ class CodebookOptions:
     codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file. It must be given.")] = None
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None
     column: Annotated[
-        str | None, typer.Option("--target", help="Column to predict. Default: all the codebook's.")
+        str | None, typer.Option("--target", help="To predict. Default: all the codebook's.")
     ] = None
 
 
@@ -166,7 +166,7 @@ class CodebookOptions:
 class Strictness:
     """How strict a run is to be."""
 
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task.")] = 1.0
     detection: Detection = None
     false_alarms: FalseAlarms = 0.05
     delta: Delta = None
@@ -249,7 +249,7 @@ class TrustOptions:
 
     trust: Annotated[
         TrustName,
-        typer.Option("--trust", metavar="WHOM", help="curator, secure-sum (nobody sees a message) or silo."),
+        typer.Option("--trust", metavar="WHOM", help="curator, secure-sum or silo."),
     ] = TrustName.curator
     dropouts: Annotated[
         int, typer.Option(help="Of a secure sum: tasks that may be missing.", show_default=False)
@@ -319,7 +319,7 @@ UnitOption = Annotated[
 ]
 Person = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="Column of whose each row is, for --unit person. It stays at home."),
+    typer.Option(metavar="COLUMN", help="Of --unit person: whose each row is; private."),
 ]
 
 
