@@ -22,17 +22,8 @@ from cloister.algorithms import (
     MeanRegularized,
     MetaSGD,
 )
-from cloister.algorithms.stacking import (
-    BY_ROWS,
-    PARTS,
-    QUESTION,
-    UNHEARD,
-    _normal,
-    _replay,
-    log_prior,
-    majorities,
-    votes,
-)
+from cloister.algorithms.blends import BY_ROWS, PARTS, QUESTION, UNHEARD, log_prior, majorities
+from cloister.algorithms.stacking import _normal, _replay, votes
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression

@@ -21,6 +21,7 @@ MODULES = [
     *sorted((ROOT / "prior").glob("*.py")),
     ROOT / "locate.py",
     ROOT / "histograms.py",
+    ROOT / "blends.py",
     ROOT / "stacking.py",
     *(
         path

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.algorithms.stacking import majorities
+from cloister.algorithms.blends import majorities
 from cloister.app.summary import Coefficient, Summary
 from cloister.app.task_model import Prior
 from cloister.core.arrays import Floats, States

@@ -29,7 +29,6 @@ from cloister.learners.linear.softmax import laplace, mode, posterior
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
-    from cloister.learners.linear.question import Candidates
 
 
 @dataclass(frozen=True)
@@ -136,11 +135,8 @@ class Classification(EvidenceLearner):
         block = by_class(home.rows, self.class_weight)
         if candidate.own_units:
             return self._in_own_units(block, candidate, follow)
-        X, scores, tested = (
-            self._whiten(block, candidate.factor),
-            self._scores(block, candidate.mean),
-            candidate.tested,
-        )
+        X, scores = self._whiten(block, candidate.factor), self._scores(block, candidate.mean)
+        tested = candidate.tested
         fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes, tested=tested)
 
         def to_public(share: Floats) -> tuple[Floats, Floats]:
