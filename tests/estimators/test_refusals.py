@@ -43,6 +43,11 @@ def test_a_forgotten_task_is_not_taken_for_a_model_of_ones_own():
         SingleTaskRegressor(bounds=BOUNDS).fit(X, Y)
 
 
+def test_persons_are_not_taken_for_protected_where_tasks_are():
+    with pytest.raises(InputError, match=r"unit=Unit.person\(rows, most\), or leave person out"):
+        SharedPriorRegressor(bounds=BOUNDS).fit(X, Y, tasks=IDS, person=IDS)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

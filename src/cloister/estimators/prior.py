@@ -159,6 +159,11 @@ class _SharedPrior(MultiTaskEstimator):
         -------
         self
         """
+        if person is not None and (self.unit is None or self.unit.limit is None):
+            raise InputError(
+                "person says whose each row is where persons are protected, and they are not. Use "
+                "unit=Unit.person(rows, most), or leave person out."
+            )
         table = self.reader.encode(X, y, tasks, sample_weight, person)
         if groups is not None:
             labels = labels_by_task(table.columns.ids, group_labels(groups))
